@@ -14,6 +14,7 @@ import msgspec
 from qts.config.formatting import shown
 from qts.config.schema import Setting
 from qts.config.settings_file import read_text
+from qts.config.table_list import convert_tables, is_table_list
 from qts.domain import ConfigError, Secret
 
 
@@ -31,11 +32,14 @@ class RawSetting(msgspec.Struct, frozen=True):
     value: Any
     origin: Origin
     folder: Path  # base of relative paths
+    places: tuple[str, ...] = ()  # of each table, for a list of tables
 
 
 def convert(given: RawSetting) -> Any:
     """Return the value in the setting's type; raise ConfigError if it does not fit."""
     setting, where = given.setting, given.origin.where
+    if given.places or (is_table_list(setting.kind) and given.value == []):
+        return convert_tables(given.places, given.value, setting)
     strict = given.origin.kind == "file"
     hook = partial(_decode, given.folder)
     try:

@@ -26,6 +26,10 @@ def allowed(kind: inspect.Type) -> str:
             return "a finite number" + _range(kind)
         case inspect.LiteralType():
             return " or ".join(json.dumps(value) for value in kind.values)
+        case inspect.VarTupleType(item_type=inspect.StructType()):
+            return "tables [[...]] of a settings file"
+        case inspect.StructType() | inspect.DictType():
+            return "a table"
         case inspect.ListType() | inspect.VarTupleType():
             return f"a list, each {allowed(kind.item_type)}"
         case inspect.CustomType() if kind.cls is Secret:

@@ -10,18 +10,96 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from qts.config import environment, settings_file
+from qts.config import settings_file
 from qts.config.decode import Origin, RawSetting, convert
 from qts.config.formatting import dotted
-from qts.config.schema import Config, Schema, schema_of
+from qts.config.schema import Config, Schema, Setting, schema_of, variable_of
 from qts.config.settings_file import SettingsFile
-from qts.domain import ConfigError
+from qts.config.table_list import is_table_list, parse_tables
+from qts.config.venue_tables import venue_tables
+from qts.domain import ConfigError, nearest_name
+
+# Variables that hosting platforms set; QTS_ variables override them.
+COMMON = {"DATABASE_URL": ("database", "url"), "REDIS_URL": ("cache", "url")}
+_FILE = "__FILE"  # QTS_DATABASE__URL__FILE=path is database.url = { file = "path" }
+_NOT_SETTINGS = {"QTS_CONFIG"}
+_NOT_SETTINGS_PREFIX = "QTS_TEST_"
+
+
+def overrides(
+    schema: Schema, environ: Mapping[str, str], problems: list[str]
+) -> list[tuple[Setting, Any, str]]:
+    """Return setting, value and variable of every override; later ones take precedence."""
+    found = [
+        (schema.settings[path], environ[name], name)
+        for name, path in COMMON.items()
+        if name in environ and path in schema.settings
+    ]
+    found += _own(schema, environ, problems)
+    given: list[tuple[Setting, Any, str]] = []
+    for setting, text, name in found:
+        try:
+            given.append((setting, _value(setting, text, name), name))
+        except ConfigError as error:
+            problems.append(str(error))
+    return given
+
+
+def _own(
+    schema: Schema, environ: Mapping[str, str], problems: list[str]
+) -> list[tuple[Setting, str, str]]:
+    known = {setting.variable: setting for setting in schema.settings.values()}
+    known |= {name + _FILE: setting for name, setting in known.items() if setting.secret}
+    skipped = [f"{variable_of('.'.join(path))}__" for path in schema.skipped]
+    found = []
+    for name in sorted(environ):
+        if not name.startswith("QTS_") or name in _NOT_SETTINGS:
+            continue
+        if name.startswith((_NOT_SETTINGS_PREFIX, *skipped)):
+            continue
+        if name not in known:
+            problems.append(_unknown(schema, name, known))
+        elif name.endswith(_FILE) and name.removesuffix(_FILE) in environ:
+            problems.append(f"{name}: {name.removesuffix(_FILE)} is set as well; set one of them")
+        else:
+            found.append((known[name], environ[name], name))
+    return found
+
+
+def _value(setting: Setting, text: str, name: str) -> Any:
+    if any("\ud800" <= char <= "\udfff" for char in text):  # bytes that are not UTF-8
+        raise ConfigError(f"{name}: {setting.name} is not UTF-8 text")
+    if not text.strip() and not isinstance(setting.kind, inspect.StrType):
+        raise ConfigError(f"{name}: {setting.name} is empty; expected {setting.allowed}")
+    if name.endswith(_FILE) and setting.secret:
+        return {"file": text}
+    if is_table_list(setting.kind):
+        return parse_tables(text, name, setting)
+    if isinstance(setting.kind, inspect.ListType | inspect.VarTupleType):
+        return [part.strip() for part in text.split(",")]
+    if isinstance(setting.kind, inspect.StrType | inspect.CustomType):
+        return text
+    return text.strip()
+
+
+def _unknown(schema: Schema, name: str, known: Mapping[str, Setting]) -> str:
+    shown = name if name.isprintable() else ascii(name)
+    path = tuple(name.removeprefix("QTS_").lower().split("__"))
+    if new := schema.renamed(path):
+        hint = f"it was renamed to {variable_of(new)}"
+    elif near := nearest_name(name, known, cutoff=0.7):
+        hint = f"did you mean {near}?"
+    else:
+        hint = f"settings are written as in {min(known)}"
+    return f"{shown}: unknown setting in the environment; {hint}"
+
 
 _Table = TypeVar("_Table", bound=msgspec.Struct)
 _Path = tuple[str, ...]
@@ -43,17 +121,20 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
 
 def resolve(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     """Return the settings with their origins; raise ConfigError with every problem found."""
-    schema = schema_of(Config)
     file = settings_file.find(path, environ)
     source = settings_file.read(file) if file is not None else None
     problems: list[str] = []
+    venues, skipped = venue_tables(source.values if source else {}, environ, problems)
+    schema = msgspec.structs.replace(
+        schema_of(Config, venues), skipped=tuple(("venues", name) for name in skipped)
+    )
     layers = list(_from_file(schema, source, problems)) if source else []
     written = len(layers)
     layers += _from_environment(schema, environ, problems)
     values, origins = _merge(layers, problems)
     if source:
         problems += _readable_secrets(source, layers)
-    config = _assemble(Config(), (), values, origins, problems)
+    config = _assemble(Config(venues=venues()), (), values, origins, problems)
     if problems:
         raise ConfigError("\n".join(problems))
     return LoadedConfig(
@@ -69,7 +150,11 @@ def _from_file(schema: Schema, source: SettingsFile, problems: list[str]) -> Ite
             path = (*prefix, key)
             where = source.where(path)
             if path in schema.settings:
-                yield RawSetting(schema.settings[path], value, Origin("file", where), folder)
+                places = source.table_places(path, value)
+                origin = Origin("file", where)
+                yield RawSetting(schema.settings[path], value, origin, folder, places)
+            elif path in schema.skipped:
+                continue
             elif path not in schema.tables:
                 problems.append(f"{where}: unknown key {dotted(path)}; {_hint(schema, path)}")
             elif isinstance(value, dict):
@@ -92,8 +177,9 @@ def _hint(schema: Schema, path: _Path) -> str:
 def _from_environment(
     schema: Schema, environ: Mapping[str, str], problems: list[str]
 ) -> Iterator[RawSetting]:
-    for setting, value, name in environment.overrides(schema, environ, problems):
-        yield RawSetting(setting, value, Origin("environment", name), Path.cwd())
+    for setting, value, name in overrides(schema, environ, problems):
+        places = (name,) * len(value) if is_table_list(setting.kind) else ()
+        yield RawSetting(setting, value, Origin("environment", name), Path.cwd(), places)
 
 
 def _merge(
@@ -144,11 +230,14 @@ def _assemble(
     except ValueError as error:
         here = {path: origin for path, origin in origins.items() if path[: len(prefix)] == prefix}
         if here.keys() <= values.keys():  # otherwise a default replaces a refused value
-            problems.append(_broken_rule(prefix, str(error), here))
+            known = schema_of(type(table)).settings
+            problems.append(_broken_rule(prefix, str(error), here, known))
         return table
 
 
-def _broken_rule(prefix: _Path, message: str, here: Mapping[_Path, Origin]) -> str:
+def _broken_rule(
+    prefix: _Path, message: str, here: Mapping[_Path, Origin], known: Collection[_Path]
+) -> str:
     """Return the error of a table's rule; a key at its beginning gets its full name."""
     words = re.findall(r"[\w.]*\w", message)
     named = [
@@ -156,6 +245,6 @@ def _broken_rule(prefix: _Path, message: str, here: Mapping[_Path, Origin]) -> s
     ]
     where = ", ".join(named or [origin.where for origin in here.values()])
     first = message.partition(" ")[0]
-    begins_with_key = (*prefix, *first.split(".")) in schema_of(Config).settings
+    begins_with_key = tuple(first.split(".")) in known
     table = ".".join(prefix) + ("." if begins_with_key else ": ") if prefix else ""
     return f"{where}: {table}{message}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import inspect
 
 from qts.config.decode import Origin
+from qts.config.formatting import dotted
 from qts.config.load import LoadedConfig
-from qts.config.schema import Config, Setting, schema_of
+from qts.config.schema import Config, Setting, schema_of, settings_of
 from qts.domain import Secret
 
 _PREFACE = """\
@@ -27,7 +28,7 @@ def render(
 ) -> str:
     """Return the settings as TOML, each with its origin; secrets are three stars."""
     lines = []
-    for header, settings in _tables():
+    for header, settings in _tables(settings_of(config)):
         lines += [f"\n{header}"] if header else []
         for setting in settings:
             value, origin = setting.of(config), origins.get(setting.name)
@@ -42,10 +43,10 @@ def render(
 def describe(found: LoadedConfig) -> dict[str, Any]:
     """Return value and origin of every setting by full name, for `--json`."""
     settings = {}
-    for setting in schema_of(Config).settings.values():
+    for setting in settings_of(found.config):
         value, origin = setting.of(found.config), found.origins.get(setting.name)
         settings[setting.name] = {
-            "value": str(value) if isinstance(value, Secret | Path) else value,
+            "value": msgspec.to_builtins(value, enc_hook=str),
             "from": origin.kind if origin else "default",
             "where": origin.where if origin else None,
         }
@@ -60,7 +61,7 @@ def render_template() -> str:
     tables = schema_of(Config).tables
     example = next(s for s in schema_of(Config).settings.values() if s.path[0] == "events")
     lines = [_PREFACE.format(variable=example.variable, name=example.name)]
-    for header, settings in _tables():
+    for header, settings in _tables(settings_of()):
         if header:
             description = tables[settings[0].path[:-1]]
             lines += ["", *([f"## {description}."] if description else []), header]
@@ -70,6 +71,11 @@ def render_template() -> str:
 
 
 def toml(value: Any, secret: Callable[[Secret], str] = str) -> str:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        pairs = (f"{_key(name)} = {toml(each, secret)}" for name, each in value.items())
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml(item, secret) for item in value) + "]"
     if isinstance(value, bool | int | float):
@@ -77,6 +83,10 @@ def toml(value: Any, secret: Callable[[Secret], str] = str) -> str:
     text = secret(value) if isinstance(value, Secret) else str(value)
     # JSON leaves DEL as it is, TOML does not allow it.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if dotted((name,)) == name else toml(name)
 
 
 def _explained(setting: Setting) -> Iterator[str]:
@@ -93,10 +103,8 @@ def _example(setting: Setting) -> str:
     return '"path"' if isinstance(setting.kind, inspect.CustomType) else '"text"'
 
 
-def _tables() -> Iterator[tuple[str, list[Setting]]]:
+def _tables(given: Iterable[Setting]) -> Iterator[tuple[str, list[Setting]]]:
     """Yield settings by table, those without one first, as TOML requires."""
-    settings = sorted(
-        schema_of(Config).settings.values(), key=lambda setting: len(setting.path) > 1
-    )
+    settings = sorted(given, key=lambda setting: len(setting.path) > 1)
     for table, group in groupby(settings, key=lambda setting: setting.path[:-1]):
         yield f"[{'.'.join(table)}]" if table else "", list(group)

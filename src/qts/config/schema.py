@@ -27,14 +27,20 @@ from qts.feed import FeedConfig
 from qts.notify import NotifyConfig
 from qts.orders import OrdersConfig
 from qts.outbox import OutboxConfig
-from qts.pipeline import PipelineConfig
+from qts.pipeline import (
+    PipelineConfig,
+    StrategyConfig,
+    own_stops,
+    strategy_instances,
+    strategy_names,
+)
 from qts.risk import RiskConfig
 from qts.telemetry import TelemetryConfig
 from qts.venues import VenuesConfig
 
 
 class SimulatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Simulator of feed.venue in a separate process, used while the venue has no key or host."""
+    """Simulator of a venue in a separate process, used while the venue has no key or host."""
 
     enabled: Annotated[
         bool, Meta(description="false: no simulator; Upbit's quotes need no key")
@@ -70,7 +76,7 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         _Days, Meta(description="days in which one account snapshot per five minutes is kept")
     ] = 31
     snapshots_daily_days: Annotated[
-        _Days, Meta(description="days in which one account snapshot per day is kept")
+        _Days, Meta(description="days in which one account snapshot and sample per day is kept")
     ] = 3650
     safety_log_days: Annotated[
         int, Meta(ge=30, le=36_500, description="days of the log of the fail-safe")
@@ -85,6 +91,17 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     replayed_letters_days: Annotated[
         _Days, Meta(description="days of dead letters of lanes after their replay")
     ] = 30
+    samples_days: Annotated[
+        int,
+        Meta(
+            ge=8,
+            le=36_500,
+            description="days in which every sample of a run is kept; then one per day",
+        ),
+    ] = 90
+    reports_days: Annotated[
+        int, Meta(ge=8, le=36_500, description="days of daily reports in the home")
+    ] = 1830
     journal_days: Annotated[_Days, Meta(description="days of decision journals")] = 30
     journal_mb: Annotated[
         int,
@@ -103,6 +120,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Path | None,
         msgspec.Meta(description="directory of the embedded servers; unset: ~/.local/state/qts"),
     ] = None
+    strategy: Annotated[
+        tuple[StrategyConfig, ...],
+        msgspec.Meta(description="Instances of strategies, each a table [[strategy]]"),
+    ] = ()
     events: Annotated[EventsConfig, msgspec.Meta(description="The event lanes")] = EventsConfig()
     database: Annotated[DatabaseConfig, msgspec.Meta(description="PostgreSQL")] = DatabaseConfig()
     outbox: Annotated[OutboxConfig, msgspec.Meta(description="The durable event bus")] = (
@@ -153,6 +174,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f" ({place_s:g}): an order that was never sent would count as unknown"
             )
 
+    def strategy_instances(self) -> tuple[StrategyConfig, ...]:
+        """Return the instances of strategies of a run; raise RefusedError for one that is wrong."""
+        instances = strategy_instances(self.pipeline, self.strategy)
+        own_stops(self.risk.stops, instances)
+        return instances
+
+    def strategy_names(self) -> list[str]:
+        """Return the names of the instances; without any, those of the built-in strategies."""
+        return strategy_names(self.pipeline, self.strategy)
+
 
 class Setting(msgspec.Struct, frozen=True):
     """One key: its path, its declared type and its default."""
@@ -177,7 +208,7 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> inspect.Type:
         """Return the type without metadata and without None, which TOML cannot express."""
-        return _bare(self.type)
+        return bare_type(inspect.type_info(self.type))
 
     @property
     def allowed(self) -> str:
@@ -222,6 +253,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     settings: dict[tuple[str, ...], Setting]
     tables: dict[tuple[str, ...], str]
+    skipped: tuple[tuple[str, ...], ...] = ()  # tables of which nothing is known
 
     def renamed(self, path: tuple[str, ...]) -> str | None:
         """Return the current name of a renamed key or table, or None."""
@@ -241,10 +273,12 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 @cache
-def schema_of(struct: type[msgspec.Struct]) -> Schema:
+def schema_of(struct: type[msgspec.Struct], venues: type[VenuesConfig] = VenuesConfig) -> Schema:
+    """Return the schema of a struct; `venues` has the tables of venues that packages add."""
     settings: dict[tuple[str, ...], Setting] = {}
     tables: dict[tuple[str, ...], str] = {}
-    for path, annotation, default in _walk(struct(), ()):
+    defaults = struct() if venues is VenuesConfig else struct(venues=venues())
+    for path, annotation, default in _walk(defaults, ()):
         if isinstance(default, msgspec.Struct):
             tables[path] = _description(annotation)
         else:
@@ -256,8 +290,10 @@ def variable_of(name: str) -> str:
     return "QTS_" + name.replace(".", "__").upper()
 
 
-def settings_of(struct: type[msgspec.Struct] = Config) -> Iterable[Setting]:
-    return schema_of(struct).settings.values()
+def settings_of(config: Config | None = None) -> Iterable[Setting]:
+    """Return every setting: of QTS, and of the venues of others in `config`."""
+    venues = VenuesConfig if config is None else type(config.venues)
+    return schema_of(Config, venues).settings.values()
 
 
 def _walk(
@@ -271,12 +307,15 @@ def _walk(
             yield from _walk(value, path)
 
 
-def _bare(annotation: Any) -> inspect.Type:
-    kind = inspect.type_info(annotation)
+def bare_type(kind: inspect.Type) -> inspect.Type:
+    """Return a type without metadata and without None, which TOML cannot express."""
     if isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
-        (kind,) = (part for part in kind.types if not isinstance(part, inspect.NoneType))
+        parts = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
+        # A text that may be a list too is read as its text.
+        kind = next((part for part in parts if isinstance(part, inspect.StrType)), parts[0])
+        return bare_type(kind)
     return kind
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,12 @@ class SettingsFile:
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self.path}:{self._lines[path]}" if path else str(self.path)
+
+    def table_places(self, path: tuple[str, ...], value: Any) -> tuple[str, ...]:
+        """Return `file:line` of each table of a list of tables; nothing for another value."""
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            return ()
+        return tuple(self.where((*path, str(number))) for number in range(len(value)))
 
     @cached_property
     def _lines(self) -> dict[tuple[str, ...], int]:
@@ -117,6 +124,7 @@ def _statements(content: str) -> Iterator[tuple[tuple[str, ...], int]]:
     that is valid TOML.
     """
     table: tuple[str, ...] = ()
+    tables: Counter[tuple[str, ...]] = Counter()  # of a list
     statement, start = "", 1
     for number, line in enumerate(content.split("\n"), 1):
         statement += line + "\n"
@@ -131,6 +139,10 @@ def _statements(content: str) -> Iterator[tuple[tuple[str, ...], int]]:
             yield (path if header else table + path), start
             if header:
                 table = path
+        if statement.lstrip().startswith("[["):
+            table = (*table, str(tables[table]))
+            tables[table[:-1]] += 1
+            yield table, start
         statement, start = "", number + 1
 
 

@@ -22,6 +22,7 @@ from qts.domain import Clock
 MAX_PENDING = 10_000  # unread notifications; above it the listener reconnects
 PING_INTERVAL_S = 10.0  # ping of a silent connection
 BACKOFF_S = (0.05, 5.0)  # first, maximum
+WARNING_INTERVAL_S = 10.0  # between warnings of all listeners on one server
 MAX_CHANNEL_BYTES = 63
 
 log = telemetry.logger("database")
@@ -93,7 +94,9 @@ class Listener:
                     await self._connection.add_listener(channel, self._on_notification)
             except DRIVER_ERRORS as error:
                 self._drop()
-                log.warning("listen failed; retrying", server=self._where, error=str(error))
+                if due := telemetry.log_every(WARNING_INTERVAL_S, ("listen", self._where)):
+                    text = "listen failed; retrying"
+                    log.warning(text, server=self._where, error=str(error), **due)
                 await self._clock.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 delay_s = min(delay_s * 2, max_delay_s)
             except BaseException:

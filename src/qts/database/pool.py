@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from qts import telemetry
 from qts.database.config import DatabaseConfig
@@ -31,10 +32,13 @@ from qts.database.connection import (
     Isolation,
     PooledConnection,
     Row,
+    address_of,
     begin,
     commit,
     configure_connection,
+    connect_options,
     rollback,
+    terminate_stuck_sessions,
 )
 from qts.database.errors import (
     DRIVER_ERRORS,
@@ -49,7 +53,6 @@ from qts.database.errors import (
     unreachable,
 )
 from qts.database.listener import Listener
-from qts.database.server import address_of, connect_options, terminate_stuck_sessions
 from qts.domain import Clock, Secret, SystemClock, UnreachableError
 
 log = telemetry.logger("database")
@@ -105,6 +108,42 @@ class Database:
             yield database
         finally:
             await database.close()
+
+    @property
+    def settings(self) -> tuple[Secret, DatabaseConfig]:
+        """Return the arguments of `open` that open another pool to the same server."""
+        return self._url, self._config
+
+    @asynccontextmanager
+    async def reserved(self, size: int = 4) -> AsyncIterator[Database]:
+        """Open `size` connections beside the pool, for what must not wait for its other users.
+
+        They stay open, their statements stay prepared with generic plans, and every commit waits
+        for the disk.
+        """
+        options = connect_options(self._url, self._config)
+        options["server_settings"] |= {
+            "synchronous_commit": "on",
+            "plan_cache_mode": "force_generic_plan",
+        }
+        try:
+            pool = await asyncpg.create_pool(
+                **options,
+                min_size=size,
+                max_size=size,
+                max_inactive_connection_lifetime=0,
+                max_cached_statement_lifetime=0,
+                init=functools.partial(configure_connection, where=self.where),
+                connection_class=PooledConnection,
+            )
+        except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
+            raise unreachable(self.where, error) from error
+        config = replace(self._config, pool_min=size, pool_max=size)
+        reserved = Database(pool, self._url, config, self._clock)
+        try:
+            yield reserved
+        finally:
+            await reserved.close()
 
     async def close(self) -> None:
         """Wait for connections in use up to connect_timeout_s, then close them."""

@@ -1,4 +1,4 @@
-"""Tree of the errors that QTS raises.
+"""Tree of the errors that QTS raises, and the refusal of unknown names.
 
     QtsError
     ├── RefusedError               invalid input; nothing was done, exit code 2
@@ -20,6 +20,9 @@ Errors of other libraries are translated into these where the library is called.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class QtsError(Exception):
@@ -82,3 +85,50 @@ class UnreachableError(OperationError):
 
 class OutcomeUnknownError(UnreachableError):
     pass
+
+
+_SHOWN = 12
+
+
+def nearest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name most similar to `given`, ignoring case, or None.
+
+    >>> nearest_name("papre", ["paper", "kis", "upbit"])
+    'paper'
+    """
+    folded = {name.lower(): name for name in known}
+    close = get_close_matches(given.lower(), folded, 1, cutoff)
+    return folded[close[0]] if close else None
+
+
+def name_choices(given: str, known: Iterable[str]) -> str:
+    """Return the known names, a dozen at most, and the one most similar to `given`.
+
+    >>> name_choices("papre", ["paper", "kis", "upbit"])
+    'paper, kis, upbit; did you mean paper?'
+    """
+    names = list(known)
+    shown = ", ".join(names[:_SHOWN]) or "none"
+    if len(names) > _SHOWN:
+        shown += f" and {len(names) - _SHOWN} more"
+    near = nearest_name(given, names)
+    return f"{shown}; did you mean {near}?" if near else shown
+
+
+def split_names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of a text with commas, or of a list.
+
+    >>> split_names("kis, upbit")
+    ('kis', 'upbit')
+    """
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(name for part in parts if (name := part.strip()))
+
+
+def check_name(kind: str, given: str, known: Iterable[str]) -> None:
+    """Raise RefusedError with the known names unless `given` is one of them."""
+    names = list(known)
+    if given in names:
+        return
+    expected = f"expected one of {name_choices(given, names)}" if names else "none is known"
+    raise RefusedError(f"{kind} {given!r} is unknown; {expected}")

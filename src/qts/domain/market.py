@@ -1,9 +1,8 @@
-"""Markets and their rules: tick sizes, daily price limits, smallest orders, fees and taxes."""
+"""Markets: ticks, bars, tick sizes and fees. The rules of a symbol are those of its instrument."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -11,23 +10,97 @@ import msgspec
 
 from qts.domain.orders import Side
 
-DAY_LIMIT = Decimal("0.30")  # largest daily move of a KRX stock from its base price
-
 
 class Market(StrEnum):
     KRX = "KRX"
     UPBIT = "UPBIT"
+    OTHER = "OTHER"  # of a venue that a package adds
 
 
-class Tick(NamedTuple):
-    """Price update of a symbol. `at` is in seconds since the Unix epoch."""
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """Price update of a symbol, the same from the feed to the strategies and in PRICE_TICK.
+
+    Times are in seconds since the Unix epoch. `at` is when QTS received the update, by the clock
+    that orders, signals and ages are measured with; `venue_at` is when the last trade happened by
+    the venue's clock, 0 where the venue sends no time. A tick of the feed has the last price as
+    the bid or ask that the venue did not send.
+    """
 
     symbol: str
     price: float
-    volume: float
-    bid: float
-    ask: float
+    volume: float = 0.0  # traded since the previous tick of the symbol
+    bid: float = 0.0
+    ask: float = 0.0
+    at: float = 0.0
+    venue_at: float = 0.0
+
+
+BOOK_MAX_AGE_S = 10.0  # an older order book is not used
+_CLOCK_STEP_S = 0.001  # rounding of two readings of a clock
+
+
+class BookLevel(NamedTuple):
+    price: float
+    quantity: float
+
+
+class OrderBook(msgspec.Struct, frozen=True, gc=False):
+    """Order book of a symbol, best levels first; the payload of ORDERBOOK_UPDATE.
+
+    `at` is when QTS received it, `venue_at` the venue's time, 0 where it sends none.
+    """
+
+    symbol: str
+    bids: tuple[BookLevel, ...] = ()
+    asks: tuple[BookLevel, ...] = ()
+    at: float = 0.0
+    venue_at: float = 0.0
+
+    def is_fresh(self, now: float) -> bool:
+        """Return whether it may be used at `now`, in seconds since the Unix epoch."""
+        return -_CLOCK_STEP_S <= now - self.at <= BOOK_MAX_AGE_S
+
+
+class Timeframe(StrEnum):
+    """Length of a bar; `1d` is a trading day of the market."""
+
+    S1 = "1s"
+    M1 = "1m"
+    M3 = "3m"
+    M5 = "5m"
+    M15 = "15m"
+    H1 = "1h"
+    D1 = "1d"
+
+    @property
+    def seconds(self) -> int:
+        return _TIMEFRAME_S[self]
+
+
+class Bar(NamedTuple):
+    """Prices of a symbol over a timeframe.
+
+    `at` is the close of the bar in seconds since the Unix epoch, from which on the bar is known.
+    A bar of seconds, minutes or hours starts at `at - timeframe.seconds`; a day closes at the end
+    of the regular session (KRX) or at midnight UTC (Upbit).
+    """
+
+    symbol: str
+    timeframe: Timeframe
     at: float
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    value: float = 0.0
+    """Sum of price times volume; 0 where the source has none."""
+
+
+_TIMEFRAME_S = {
+    Timeframe.S1: 1, Timeframe.M1: 60, Timeframe.M3: 180, Timeframe.M5: 300,
+    Timeframe.M15: 900, Timeframe.H1: 3600, Timeframe.D1: 86_400,
+}  # fmt: skip
 
 
 # (upper price bound, tick size); the last has no bound. KOSPI and KOSDAQ since 2023-01-25.
@@ -42,49 +115,6 @@ UPBIT_TICKS = (
     ("50000", "10"), ("100000", "50"), ("500000", "100"), ("1000000", "500"),
     ("Infinity", "1000"),
 )  # fmt: skip
-_TABLES = {
-    market: ([Decimal(edge) for edge, _ in rows], [Decimal(tick) for _, tick in rows])
-    for market, rows in ((Market.KRX, KRX_TICKS), (Market.UPBIT, UPBIT_TICKS))
-}
-
-
-_MIN_ORDER_VALUE = {Market.KRX: Decimal(0), Market.UPBIT: Decimal(5000)}
-
-
-def min_order_value(market: Market) -> Decimal:
-    """Return the least value of an order that the market takes, in won; 0: any."""
-    return _MIN_ORDER_VALUE[market]
-
-
-def market_for_symbol(symbol: str) -> Market:
-    """Return the market of a symbol: Upbit writes KRW-BTC, KRX six letters or digits."""
-    return Market.UPBIT if "-" in symbol else Market.KRX
-
-
-def tick_size(market: Market, price: Decimal) -> Decimal:
-    edges, ticks = _TABLES[market]
-    return ticks[bisect_right(edges, price)]
-
-
-def is_on_tick(market: Market, price: Decimal) -> bool:
-    return price > 0 and price % tick_size(market, price) == 0
-
-
-def round_to_tick(market: Market, price: Decimal, side: Side | None = None) -> Decimal:
-    """Return the nearest price on a tick; with a side, the nearest that is not worse for us."""
-    rounding = ROUND_HALF_EVEN
-    if side is not None:
-        rounding = ROUND_FLOOR if side is Side.BUY else ROUND_CEILING
-    tick = tick_size(market, price)
-    return max(tick, (price / tick).quantize(Decimal(1), rounding) * tick)
-
-
-def daily_price_limits(base: Decimal) -> tuple[Decimal, Decimal]:
-    """Return lower and upper daily limit of a KRX stock: 30 % of the base, rounded to ticks."""
-    step = base * DAY_LIMIT
-    step -= step % tick_size(Market.KRX, base)
-    lower, upper = base - step, base + step
-    return round_to_tick(Market.KRX, lower, Side.SELL), round_to_tick(Market.KRX, upper, Side.BUY)
 
 
 class FeeSchedule(msgspec.Struct, frozen=True):

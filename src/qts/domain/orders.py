@@ -109,6 +109,11 @@ class IntentType(StrEnum):
         return self.is_exit and self not in (IntentType.EXIT_SIGNAL, IntentType.EXIT_TP)
 
 
+# Strategy keys of the operator's own orders, and of the stops'; no strategy may have them.
+MANUAL = "manual"
+STOPS = "risk"
+
+
 class AttemptState(StrEnum):
     PREPARED = "PREPARED"
     SENT = "SENT"
@@ -128,6 +133,14 @@ class OrderState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class ExitLevels(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices at which the stops close the position of an entry; `trail` is a share of the price."""
+
+    stop: Decimal | None = None
+    target: Decimal | None = None
+    trail: Decimal | None = None  # distance from the best price since the entry
+
+
 class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Order to place at a venue. `client_order_id` is unique per attempt."""
 
@@ -141,6 +154,7 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
     good_until: datetime | None = None  # then what is left is cancelled
     expires_at: datetime | None = None  # then it is no longer sent
+    exits: ExitLevels | None = None  # of the position that it enters; the venue has no part in them
 
     def __post_init__(self) -> None:
         if not self.quantity.is_finite() or self.quantity <= 0:
@@ -204,6 +218,38 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
     price: Decimal
     fee: Decimal  # fees and taxes, in the account's currency
     at: datetime
+
+
+class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An order of a strategy after a change of its state; `price` is None for a market order.
+
+    `state` is that of the attempt (SENT, ACKED, REJECTED, THROTTLED, UNKNOWN, ABSENT, SUSPENDED)
+    until the order has ended: FILLED, or CANCELLED with what `remaining` says.
+    """
+
+    intent_id: str
+    symbol: str
+    side: Side
+    state: str
+    filled: Decimal
+    remaining: Decimal
+    reason: str = ""
+    price: Decimal | None = None
+    strategy_key: str = ""
+
+    @property
+    def quantity(self) -> Decimal:
+        return self.filled + self.remaining
+
+
+class OrderTerms(msgspec.Struct, frozen=True):
+    """What an order that is replaced hands on to the new one."""
+
+    strategy_key: str
+    intent_type: IntentType
+    time_in_force: TimeInForce | float
+    reason: str = ""
+    exits: ExitLevels | None = None
 
 
 class Position(msgspec.Struct, frozen=True):

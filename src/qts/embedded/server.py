@@ -18,8 +18,15 @@ from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary, find_binary, reachable_by_others
 from qts.embedded.config import EmbeddedConfig
 from qts.embedded.home import Home
-from qts.embedded.orphan import stop_orphan
-from qts.embedded.process import InheritedPaths, Launch, Process, service_user, spawn, stop
+from qts.embedded.process import (
+    InheritedPaths,
+    Launch,
+    Process,
+    service_user,
+    spawn,
+    stop,
+    stop_orphan,
+)
 
 _QUOTED_BYTES = 4096
 

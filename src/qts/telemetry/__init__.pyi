@@ -20,9 +20,12 @@ from qts.telemetry.metrics import metric_samples as metric_samples
 from qts.telemetry.metrics import render_metrics as render_metrics
 from qts.telemetry.metrics_server import export_host_metrics as export_host_metrics
 from qts.telemetry.metrics_server import serve_metrics as serve_metrics
+from qts.telemetry.recorded import MetricTable as MetricTable
+from qts.telemetry.recorded import recorded as recorded
 from qts.telemetry.redact import redact_text as redact_text
 from qts.telemetry.setup import configure as configure
 from qts.telemetry.setup import shutdown as shutdown
 from qts.telemetry.traces import Span as Span
 from qts.telemetry.traces import span as span
+from qts.telemetry.traces import trace_id_of as trace_id_of
 from qts.telemetry.traces import tracing as tracing

@@ -35,3 +35,11 @@ class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         str | None,
         msgspec.Meta(description="URL of an OTLP/HTTP collector; unset: no traces."),
     ] = None
+    trace_every: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=1_000_000_000,
+            description="every so many ticks one is traced; 0: none. Orders are always traced.",
+        ),
+    ] = 1000

@@ -3,15 +3,25 @@
 Otherwise `span` returns a shared object that does nothing. The trace id of a span is the
 `traceId` of the context it starts in; a span outside any trace starts one and adds its id
 to the context.
+
+Work that passes through a queue or another thread leaves its context behind. There the earlier
+span is remembered under the id of what is passed on (a tick, a signal, an order), and the later one
+follows that id:
+
+    with span("commit") as commit:       with span("request", follows=intent_id):
+        commit.remember(intent_id)           ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import traceback
+from collections import OrderedDict
+from collections.abc import Hashable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from qts.telemetry.config import TelemetryConfig
 from qts.telemetry.context import context, current_context, new_trace_id
@@ -20,9 +30,10 @@ from qts.telemetry.redact import redact_pair, redact_text
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import SpanContext, Tracer
 
 EXPORT_TIMEOUT_S = 3.0  # longest delay of a shutdown by an unreachable collector
+MAX_REMEMBERED = 10_000  # spans that later ones may follow; the oldest are dropped
 
 _HEX_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
@@ -32,6 +43,10 @@ log = logger("telemetry")
 class Span(Protocol):
     def set(self, **attributes: object) -> None:
         """Add attributes to the span."""
+        ...
+
+    def remember(self, key: Hashable) -> None:
+        """Make this span the parent of those that follow `key`."""
         ...
 
     def __enter__(self) -> Span: ...
@@ -50,6 +65,9 @@ class _NoSpan:
     def set(self, **attributes: object) -> None:
         pass
 
+    def remember(self, key: Hashable) -> None:
+        pass
+
     def __enter__(self) -> Span:
         return self
 
@@ -57,7 +75,36 @@ class _NoSpan:
         pass
 
 
+class _Remembered(NamedTuple):
+    trace_id: str
+    span: SpanContext
+
+
+class _Links:
+    """The latest remembered spans, by key; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: OrderedDict[Hashable, _Remembered] = OrderedDict()
+
+    def add(self, key: Hashable, remembered: _Remembered) -> None:
+        with self._lock:
+            self._spans[key] = remembered
+            self._spans.move_to_end(key)
+            if len(self._spans) > MAX_REMEMBERED:
+                self._spans.popitem(last=False)
+
+    def get(self, key: Hashable) -> _Remembered | None:
+        with self._lock:
+            return self._spans.get(key)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._spans.clear()
+
+
 _NO_SPAN = _NoSpan()
+_links = _Links()
 _tracer: Tracer | None = None
 _provider: TracerProvider | None = None
 
@@ -67,37 +114,67 @@ def tracing() -> bool:
     return _tracer is not None
 
 
-def span(name: str, **attributes: object) -> Span:
-    """Time a `with` block as one span of the current trace; free when traces are off."""
+def span(
+    name: str, *, follows: Hashable = None, began_ns: int | None = None, **attributes: object
+) -> Span:
+    """Time a `with` block as one span of the current trace; free when traces are off.
+
+    It is a child of the span remembered under `follows`, if there is one, else of the current one.
+    `began_ns` (nanoseconds since 1970) is the start of what was found worth a span at its end.
+    """
     if _tracer is None:
         return _NO_SPAN
-    return _LiveSpan(_tracer, name, attributes)
+    return _LiveSpan(_tracer, name, _links.get(follows), began_ns, attributes)
+
+
+def trace_id_of(key: Hashable) -> str:
+    """Return the trace id of the span remembered under the key; "" where there is none."""
+    remembered = _links.get(key) if _tracer is not None else None
+    return remembered.trace_id if remembered is not None else ""
 
 
 class _LiveSpan:
-    def __init__(self, tracer: Tracer, name: str, attributes: dict[str, object]) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        name: str,
+        follows: _Remembered | None,
+        began_ns: int | None,
+        attributes: dict[str, object],
+    ) -> None:
         self._tracer = tracer
         self._name = name
+        self._follows = follows
+        self._began_ns = began_ns
         self._attributes = attributes
 
     def __enter__(self) -> Span:
         from opentelemetry import context as otel
         from opentelemetry import trace
 
-        self._ids = context(traceId=current_context().get("traceId") or new_trace_id())
+        follows = self._follows
+        trace_id = follows.trace_id if follows else current_context().get("traceId")
+        self._ids = context(traceId=trace_id or new_trace_id())
         self._ids.__enter__()
         ids = current_context()
-        parent = trace.get_current_span().get_span_context()
-        within = (
-            otel.get_current() if parent.trace_id == _otel_id(ids["traceId"]) else otel.Context()
+        within = otel.Context()
+        if follows is not None:
+            within = trace.set_span_in_context(trace.NonRecordingSpan(follows.span), within)
+        elif trace.get_current_span().get_span_context().trace_id == _otel_id(ids["traceId"]):
+            within = otel.get_current()
+        self._span = self._tracer.start_span(
+            self._name, within, attributes=_plain(ids), start_time=self._began_ns
         )
-        self._span = self._tracer.start_span(self._name, within, attributes=_plain(ids))
         self._token = otel.attach(trace.set_span_in_context(self._span, within))
         self.set(**self._attributes)
         return self
 
     def set(self, **attributes: object) -> None:
         self._span.set_attributes(_plain(attributes))
+
+    def remember(self, key: Hashable) -> None:
+        trace_id = current_context()["traceId"]
+        _links.add(key, _Remembered(trace_id, self._span.get_span_context()))
 
     def __exit__(
         self,
@@ -173,6 +250,7 @@ def shutdown() -> None:
     """Flush pending spans and stop recording."""
     global _provider, _tracer
     provider, _provider, _tracer = _provider, None, None
+    _links.clear()
     if provider is not None:
         provider.shutdown()
 

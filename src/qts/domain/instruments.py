@@ -1,0 +1,284 @@
+"""Instruments: what a symbol is, and the rules of its class: ticks, lot, minimum, session, tax.
+
+A venue's own lists say what an instrument is (`venues/kis/master.py`, `venues/upbit/markets.py`).
+No rule derives anything from the spelling of a symbol: a symbol that no list has is an UNKNOWN
+instrument, in which no position can be opened or enlarged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from qts.domain.errors import RefusedError, nearest_name
+from qts.domain.market import KRX_TICKS, UPBIT_TICKS, Market
+from qts.domain.orders import Side
+
+WON = "KRW"
+KRX_SESSION, ALWAYS_OPEN = "krx", "always"
+_MAX_REMEMBERED = 10_000  # unknown symbols, which strategies may make up
+
+
+class InstrumentClass(StrEnum):
+    """What an instrument is. FUND: a listed fund that is no ETF; RIGHT: a subscription right."""
+
+    STOCK = "STOCK"
+    REIT = "REIT"
+    ETF = "ETF"
+    ETN = "ETN"
+    ELW = "ELW"
+    FUND = "FUND"
+    RIGHT = "RIGHT"
+    COIN = "COIN"
+    OTHER = "OTHER"
+    UNKNOWN = "UNKNOWN"
+
+
+class TickSizes:
+    """Tick sizes by price: rows of an upper bound and the tick size below it."""
+
+    __slots__ = ("_bounds", "_sizes")
+
+    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
+        pairs = list(rows)
+        self._bounds = [Decimal(bound) for bound, _ in pairs]
+        self._sizes = [Decimal(size) for _, size in pairs]
+
+    def size(self, price: Decimal) -> Decimal:
+        return self._sizes[bisect_right(self._bounds, price)]
+
+    def has(self, price: Decimal) -> bool:
+        """Return whether the price is on a tick."""
+        return price > 0 and price % self.size(price) == 0
+
+    def round(self, price: Decimal, side: Side | None = None) -> Decimal:
+        """Return the nearest price on a tick; with a side, the nearest that is not worse for us."""
+        rounding = ROUND_HALF_EVEN
+        if side is not None:
+            rounding = ROUND_FLOOR if side is Side.BUY else ROUND_CEILING
+        size = self.size(price)
+        return max(size, (price / size).quantize(Decimal(1), rounding) * size)
+
+
+# By name, as stored. ETF and ETN since December 2023; ELW at any price.
+TICK_TABLES = {
+    "krx-stock": TickSizes(KRX_TICKS),
+    "krx-etp": TickSizes([("2000", "1"), ("Infinity", "5")]),
+    "krx-elw": TickSizes([("Infinity", "5")]),
+    "upbit-krw": TickSizes(UPBIT_TICKS),
+    "unknown": TickSizes([("Infinity", "0.00000001")]),
+}
+
+
+class _ClassRules(NamedTuple):
+    tick_table: str
+    sale_tax: Decimal  # since 2026-01-01
+    day_limit: Decimal | None  # largest move from the base price in a day
+
+
+_STOCK_RULES = _ClassRules("krx-stock", Decimal("0.0020"), Decimal("0.30"))
+# The limit of an ETF is 30 % times its leverage, which the lists do not state: the widest is used.
+_ETP_RULES = _ClassRules("krx-etp", Decimal(0), Decimal("0.60"))
+_RULES = {
+    InstrumentClass.ETF: _ETP_RULES,
+    InstrumentClass.ETN: _ETP_RULES,
+    InstrumentClass.ELW: _ClassRules("krx-elw", Decimal(0), None),
+    InstrumentClass.COIN: _ClassRules("upbit-krw", Decimal(0), None),
+    InstrumentClass.UNKNOWN: _ClassRules("unknown", _STOCK_RULES.sale_tax, None),
+}
+
+
+class Instrument(msgspec.Struct, frozen=True, kw_only=True):
+    """A tradable symbol of a venue, with the rules that its orders follow."""
+
+    symbol: str
+    venue: str  # "kis", "upbit"; "" of an unknown instrument
+    market: Market
+    board: str  # KOSPI, KOSDAQ; the quote currency at Upbit
+    name: str = ""
+    name_en: str = ""
+    currency: str = WON
+    kind: InstrumentClass = msgspec.field(name="class")
+    tick_table: str  # a name in TICK_TABLES
+    lot: Decimal
+    min_order_value: Decimal = Decimal(0)
+    session: str = KRX_SESSION
+    sale_tax: Decimal = Decimal(0)  # as a fraction of a sale's amount
+    base_price: Decimal | None = None  # that the list states for its day
+    listed_shares: int | None = None
+    halted: bool = False
+    administrative: bool = False
+    liquidation: bool = False  # last trades before a delisting
+    caution: bool = False  # the venue warns of it
+    delisted: bool = False  # missing in the venue's newest list
+
+    def __post_init__(self) -> None:
+        if self.tick_table not in TICK_TABLES:
+            raise ValueError(f"tick_table {self.tick_table!r}: expected {', '.join(TICK_TABLES)}")
+        if self.lot <= 0:
+            raise ValueError(f"lot {self.lot}: expected more than 0")
+
+    @property
+    def ticks(self) -> TickSizes:
+        return TICK_TABLES[self.tick_table]
+
+    @property
+    def title(self) -> str:
+        return self.name or self.name_en or self.symbol
+
+    @property
+    def status(self) -> str:
+        """Return the status flags as words; empty: traded normally."""
+        flags = ("delisted", "halted", "liquidation", "administrative", "caution")
+        return ", ".join(flag for flag in flags if getattr(self, flag))
+
+    @property
+    def orders_end_with_day(self) -> bool:
+        return self.session != ALWAYS_OPEN
+
+    @property
+    def entry_block(self) -> str:
+        """Return why no position may be opened or enlarged in it; empty: it may."""
+        if self.kind is InstrumentClass.UNKNOWN:
+            return "no list of the venue has it"
+        for flag in ("delisted", "halted", "liquidation"):
+            if getattr(self, flag):
+                return "in liquidation trading" if flag == "liquidation" else flag
+        return "" if self.currency == WON else f"traded in {self.currency}, not in won"
+
+    def floor_to_lot(self, quantity: Decimal) -> Decimal:
+        return (quantity / self.lot).to_integral_value(ROUND_FLOOR) * self.lot
+
+    def daily_limits(self, base: Decimal) -> tuple[Decimal, Decimal] | None:
+        """Return the day's lowest and highest price around a base price; None: no limits."""
+        limit = _RULES.get(self.kind, _STOCK_RULES).day_limit
+        if limit is None:
+            return None
+        step = base * limit
+        step -= step % self.ticks.size(base)
+        low, high = base - step, base + step
+        return self.ticks.round(low, Side.SELL), self.ticks.round(high, Side.BUY)
+
+
+def krx_instrument(
+    symbol: str, kind: InstrumentClass = InstrumentClass.STOCK, **more: Any
+) -> Instrument:
+    """Return an instrument of the KRX, with the rules of its class."""
+    rules = _RULES.get(kind, _STOCK_RULES)
+    given: dict[str, Any] = {
+        "venue": "kis",
+        "board": "KOSPI",
+        "lot": Decimal(1),
+        "sale_tax": rules.sale_tax,
+    } | more
+    return Instrument(
+        symbol=symbol, market=Market.KRX, kind=kind, tick_table=rules.tick_table, **given
+    )
+
+
+def upbit_instrument(symbol: str, **more: Any) -> Instrument:
+    """Return an instrument of Upbit's won market."""
+    return Instrument(
+        symbol=symbol,
+        venue="upbit",
+        market=Market.UPBIT,
+        board=WON,
+        kind=InstrumentClass.COIN,
+        tick_table="upbit-krw",
+        lot=Decimal("0.00000001"),
+        min_order_value=Decimal(5000),
+        session=ALWAYS_OPEN,
+        **more,
+    )
+
+
+def assumed_instrument(symbol: str) -> Instrument:
+    """Return a plain instrument for data that names no venue: Upbit's symbols have a dash.
+
+    For the edge where such data enters (files, backtests); no rule of a run uses it.
+    """
+    return upbit_instrument(symbol) if "-" in symbol else krx_instrument(symbol)
+
+
+def unknown_instrument(symbol: str) -> Instrument:
+    """Return the instrument of a symbol that no list has: it can be sold, and not bought."""
+    kind = InstrumentClass.UNKNOWN
+    rules = _RULES[kind]
+    return Instrument(
+        symbol=symbol,
+        venue="",
+        market=Market.KRX,
+        board="",
+        kind=kind,
+        tick_table=rules.tick_table,
+        lot=Decimal(1),
+        sale_tax=rules.sale_tax,
+    )
+
+
+class Instruments:
+    """Instruments by symbol. A refresh replaces all of them at once, and every reader sees it.
+
+    `default` makes the instrument of a symbol that is not among them. May be read from any thread.
+    """
+
+    def __init__(
+        self,
+        known: Iterable[Instrument] = (),
+        default: Callable[[str], Instrument] = unknown_instrument,
+    ) -> None:
+        self._default = default
+        self._missing: dict[str, Instrument] = {}
+        self.replace(known)
+
+    def replace(self, known: Iterable[Instrument]) -> None:
+        self._known = {each.symbol: each for each in known}
+        self._texts: dict[str, str] = {}
+
+    def __getitem__(self, symbol: str) -> Instrument:
+        """Return the instrument; the default's where none is known."""
+        found = self._known.get(symbol) or self._missing.get(symbol)
+        if found is None:
+            if len(self._missing) >= _MAX_REMEMBERED:
+                self._missing.clear()
+            found = self._missing[symbol] = self._default(symbol)
+        return found
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._known
+
+    def __iter__(self) -> Iterator[Instrument]:
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def name(self, symbol: str) -> str:
+        """Return the name of a symbol; empty where none is known."""
+        found = self._known.get(symbol)
+        return "" if found is None else found.name or found.name_en
+
+    def check(self, symbol: str) -> None:
+        """Raise RefusedError for a symbol that is not known, with the nearest one that is."""
+        if symbol not in self._known:
+            raise RefusedError(f"symbol {symbol!r} is unknown{self.nearest(symbol)}")
+
+    def entry_block(self, symbol: str) -> str:
+        """Return why no position may be opened in the symbol; empty: it may."""
+        block = self[symbol].entry_block
+        return block + self.nearest(symbol) if block and symbol not in self._known else block
+
+    def nearest(self, symbol: str) -> str:
+        """Return the end of a sentence that names the most similar symbol; empty: there is none."""
+        texts = self._texts
+        if symbol not in texts:
+            if len(texts) >= _MAX_REMEMBERED:
+                texts.clear()
+            near = nearest_name(symbol, self._known)
+            texts[symbol] = f"; did you mean {self[near].symbol} {self.name(near)}?" if near else ""
+        return texts[symbol]
