@@ -12,9 +12,9 @@ from qts.cache.entries import CachedPrice as CachedPrice
 from qts.cache.entries import CachedRisk as CachedRisk
 from qts.cache.entries import CachedStrategyParams as CachedStrategyParams
 from qts.cache.entry import CacheEntry as CacheEntry
-from qts.cache.inspect import ServerStatus as ServerStatus
-from qts.cache.inspect import inspect_server as inspect_server
-from qts.cache.inspect import read_raw as read_raw
+from qts.cache.monitor import ServerStatus as ServerStatus
+from qts.cache.monitor import inspect_server as inspect_server
+from qts.cache.monitor import read_raw as read_raw
 from qts.cache.region import CacheLoader as CacheLoader
 from qts.cache.status import CacheAlert as CacheAlert
 from qts.cache.status import CacheStatus as CacheStatus

@@ -31,8 +31,7 @@ from qts.cache.read_through import (
     RiskRegion,
     StrategyRegion,
 )
-from qts.cache.region import CacheLoader, CacheTiers, monotonic_ns, wall_ms
-from qts.cache.single_flight import SingleFlight
+from qts.cache.region import CacheLoader, CacheTiers, SingleFlight, monotonic_ns, wall_ms
 from qts.cache.stats import CacheStats
 from qts.cache.status import CacheStatus
 from qts.cache.store import CacheStore, Fields
@@ -146,11 +145,17 @@ class Cache:
         return self._from_near(list(map(self._find_slot, self._keys(symbol, account, order_id))))
 
     async def precheck(
-        self, symbol: str, account: str = "account", order_id: str | None = None
+        self,
+        symbol: str,
+        account: str = "account",
+        order_id: str | None = None,
+        *,
+        load: bool = True,
     ) -> PreCheck:
         """Return price, position, risk and order with one request to Redis.
 
-        A missing or old price raises; other missing values are loaded from the database.
+        A missing or old price raises; other missing values are loaded from the database, or raise
+        OperationError without `load`.
         """
         tiers = self._tiers
         started_ns = tiers.now_ns()
@@ -159,7 +164,8 @@ class Cache:
             found = list(map(self._find_slot, keys))
             if (precheck := self._from_near(found)) is not None:
                 return precheck
-            return await self._from_redis((symbol, symbol, account, order_id or ""), keys, found)
+            names = (symbol, symbol, account, order_id or "")
+            return await self._from_redis(names, keys, found, load=load)
         finally:
             tiers.stats.precheck.record(tiers.now_ns() - started_ns)
 
@@ -173,6 +179,9 @@ class Cache:
         now_ns, now_ms = self._tiers.now_ns(), self._tiers.now_ms()
         values: list[Any] = []
         due = False
+        position = found[1]
+        if position is None or position.expires_ns <= now_ns:
+            found[1] = self.positions.no_value
         for slot in found:
             if slot is None or not slot.valid_from_ms <= now_ms <= slot.valid_until_ms:
                 return None
@@ -194,7 +203,7 @@ class Cache:
                 region.refresh(slot.value.name, slot)
 
     async def _from_redis(
-        self, names: _Names, keys: _Names, found: list[NearCacheSlot | None]
+        self, names: _Names, keys: _Names, found: list[NearCacheSlot | None], *, load: bool
     ) -> PreCheck:
         tiers = self._tiers
         now_ns, now_ms = tiers.now_ns(), tiers.now_ms()
@@ -214,13 +223,20 @@ class Cache:
         asyncio.get_running_loop().call_soon(
             self._apply_redis, missed, values.copy(), found, now_ms
         )
-        if None in values:
-            await self._from_database(names, [at for at in missed if values[at] is None], values)
-            if values[2] is None:
-                raise OperationError(
-                    f"account {names[2]} has no risk limits; the PreCheck needs them"
-                )
+        if absent := [at for at in missed if values[at] is None]:
+            if not load:
+                raise self._missing(names, absent)
+            await self._from_database(names, absent, values)
+        if values[2] is None:
+            raise OperationError(f"account {names[2]} has no risk limits; the PreCheck needs them")
         return PreCheck(*values)
+
+    def _missing(self, names: _Names, absent: list[int]) -> OperationError:
+        """Count the values that neither tier holds; return the error that names the first."""
+        for at in absent:
+            self._precheck_regions[at].hits.absent += 1
+        kind = self._precheck_regions[absent[0]].kind.kind
+        return OperationError(f"the cache holds no {kind} of {names[absent[0]]}")
 
     def _apply_redis(
         self, missed: list[int], replies: list[Any], before: list[NearCacheSlot | None], now_ms: int
@@ -252,12 +268,6 @@ class Cache:
     async def invalidate(self, change: Invalidation) -> None:
         """Drop the old value in every tier and load the new one."""
         await self._invalidated_regions[change.kind].invalidate(change.name)
-
-    async def follow_invalidations(self, changes: AsyncIterator[Invalidation]) -> None:
-        """Apply invalidations until the iterator ends; none waits for the one before it."""
-        async for change in changes:
-            self._invalidated_regions[change.kind].drop_local(change.name)
-            self._tiers.single_flight.spawn(self.invalidate(change))
 
     def status(self) -> CacheStatus:
         return self._monitor.status()

@@ -3,14 +3,147 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from qts.cache.breaker import CircuitBreaker
-from qts.cache.config import CacheConfig
-from qts.cache.deadlines import DeadlineTimer
+from qts.cache.config import BreakerConfig, CacheConfig
 from qts.cache.store import StoreBusyError
 from qts.domain import Clock, OperationError, UnreachableError
+
+State = Literal["closed", "open", "half-open"]
+
+
+class CircuitBreaker:
+    """After enough failures in a row, Redis is not called for a while.
+
+    After a successful `try_enter`, call one of the other three methods.
+
+        closed ──failures in a row──▶ open ──open_s over, or a probe is due──▶ half-open
+          ▲                            ▲                                          │
+          └──────── it succeeded ──────┼────────── it failed ─────────────────────┘
+
+    Half-open admits exactly one call. A background probe enters before the time is over with
+    `try_enter(early=True)`, so that a fault of two seconds costs two seconds and not `open_s`; if
+    it fails, the circuit stays open for the rest of its time and no longer. The libraries
+    circuitbreaker, purgatory and aiobreaker were considered: none lets a probe close the circuit
+    early or limits half-open to one call under asyncio.
+    """
+
+    def __init__(self, config: BreakerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._failures = 0
+        self._opened_ns = 0
+        self._probing = False
+        self._early = False  # the probe in flight came before its time
+        self.state: State = "closed"
+        self.opened = 0
+        """Number of times it opened."""
+
+    def try_enter(self, *, early: bool = False) -> bool:
+        if self.state == "closed":
+            return True
+        if self._probing or not (early or self._is_probe_due()):
+            return False
+        self._early = not self._is_probe_due()
+        self.state, self._probing = "half-open", True
+        return True
+
+    def record_success(self) -> None:
+        self._failures = 0
+        if self.state == "half-open":
+            self.state, self._probing = "closed", False
+
+    def record_failure(self) -> None:
+        self._failures += 1
+        if self.state == "half-open" or (
+            self.state == "closed" and self._failures >= self._config.failures
+        ):
+            self.opened += self.state == "closed"
+            if self.state == "closed" or not self._early:
+                self._opened_ns = self._clock.monotonic_ns()
+            self.state, self._probing = "open", False
+
+    def release(self) -> None:
+        """End a call that says nothing about the server."""
+        if self._probing and self._early:
+            self.state = "open"
+        self._probing = False
+
+    def _is_probe_due(self) -> bool:
+        if self.state == "half-open":
+            return True
+        return self._clock.monotonic_ns() - self._opened_ns >= self._config.open_s * 1_000_000_000
+
+
+_CLOCK_TICK_S = 0.0005  # half a tick of uvloop's clock
+
+
+class Deadline:
+    """Deadline of one call in one task."""
+
+    __slots__ = ("_cancelled_before", "_task", "expires_at", "fired")
+
+    def __init__(self, expires_at: float) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a running task")
+        self._task = task
+        self._cancelled_before = task.cancelling()
+        self.expires_at = expires_at  # loop time
+        self.fired = False
+
+    def fire(self) -> None:
+        self.fired = True
+        self._task.cancel()
+
+    def is_cause(self) -> bool:
+        """Whether the deadline caused the cancellation just caught; call it once."""
+        return self.fired and self._task.uncancel() <= self._cancelled_before
+
+
+class DeadlineTimer:
+    """Deadlines of many calls, served by one timer; for one event loop.
+
+    asyncio.timeout creates and cancels a timer each time, and on uvloop that costs as much as
+    decoding four values. Here a call registers its deadline, and a timer, set for the earliest one,
+    cancels the calls that are due. It cancels as asyncio.timeout does: another cancellation of the
+    task at the same time is not mistaken for the timeout.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: set[Deadline] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
+
+    def set(self, expires_at: float) -> Deadline:
+        """Register a deadline of the running task until it is cleared."""
+        deadline = Deadline(expires_at)
+        self._deadlines.add(deadline)
+        if expires_at < self._due_at:
+            self._schedule(expires_at)
+        return deadline
+
+    def clear(self, deadline: Deadline) -> None:
+        self._deadlines.discard(deadline)
+
+    def _schedule(self, due_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_at = due_at
+        self._timer = asyncio.get_running_loop().call_at(due_at, self._expire_due)
+
+    def _expire_due(self) -> None:
+        now = asyncio.get_running_loop().time() + _CLOCK_TICK_S
+        self._timer, self._due_at = None, math.inf
+        due = [deadline for deadline in self._deadlines if deadline.expires_at <= now]
+        for deadline in sorted(due, key=lambda deadline: deadline.expires_at):
+            self._deadlines.discard(deadline)
+            deadline.fire()
+        if self._deadlines:
+            self._schedule(min(deadline.expires_at for deadline in self._deadlines))
+
 
 T = TypeVar("T")
 

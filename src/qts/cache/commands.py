@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from qts.cache.address import Command, pack
+from qts.cache.connection import Command, pack
 from qts.cache.entry import BookSides
 from qts.cache.store import CountRequest, Fields, StoreWrite
 from qts.domain import OperationError, UnreachableError

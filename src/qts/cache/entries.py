@@ -181,14 +181,16 @@ class CachedRisk(CacheEntry, frozen=True, kw_only=True):
     max_exposure_pct: Decimal
     daily_loss_limit: Decimal
     updated_at: int
+    open_symbols: int = 0  # held or being bought
 
     def check(self) -> None:
         signed = self.exposure_used, self.daily_pnl, self.remaining_limit, self.daily_loss_limit
         if not are_plain(signed, (self.max_exposure_pct,)):
             self.finite("exposure_used", "daily_pnl", "remaining_limit", "daily_loss_limit")
             self.not_negative("max_exposure_pct")
-        if not 0 <= self.trade_count <= VER_MAX:
-            self.refuse("trade_count", self.trade_count, "0 or more")
+        for name in ("trade_count", "open_symbols"):
+            if not 0 <= getattr(self, name) <= VER_MAX:
+                self.refuse(name, getattr(self, name), "0 or more")
 
 
 _OWN_FIELDS = ("strategy_id", "active", "updated_at", "received_at", "ver")

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from qts.cache import commands
-from qts.cache.address import pack
-from qts.cache.connection import PENDING_MAX, Piece, RedisConnection, RedisProtocol
+from qts.cache.connection import PENDING_MAX, Piece, RedisConnection, RedisProtocol, pack
 from qts.cache.store import StoreWrite
 from qts.domain import OperationError
 

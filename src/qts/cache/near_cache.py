@@ -70,6 +70,10 @@ class NearCache:
         self._slots[key] = slot
         return slot
 
+    def remove(self, key: str) -> None:
+        """Delete the slot with its version."""
+        self._slots.pop(key, None)
+
     def drop(self, key: str, ttl_ms: int) -> None:
         now_ns = self._clock.monotonic_ns()
         known = self._slots.get(key)

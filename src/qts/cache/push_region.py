@@ -38,19 +38,19 @@ class PushRegion(CacheRegion[V]):
             raise PriceDataUnavailableError(f"no {self.kind.kind} of {name}: {error}") from error
         finally:
             tiers.stats.reads.record(tiers.clock.monotonic_ns() - started_ns)
-        found = self.check_fresh(name, value, tiers.now_ms())
+        found = self._check_fresh(name, value, tiers.now_ms())
         self.hits.redis += 1
         return found
 
     def accept(self, name: str, fields: Fields | None, now_ms: int) -> V:
         """Decode and return the value read from Redis, or raise if it is missing or stale."""
-        return self.check_fresh(name, self.decode(name, fields), now_ms)
+        return self._check_fresh(name, self.decode(name, fields), now_ms)
 
     def on_redis_hit(self, value: V, before: NearCacheSlot | None, now_ms: int) -> None:  # noqa: ARG002
         """Count the hit."""
         self.hits.redis += 1
 
-    def check_fresh(self, name: str, value: V | None, now_ms: int) -> V:
+    def _check_fresh(self, name: str, value: V | None, now_ms: int) -> V:
         """Return a fresh value; raise PriceDataUnavailableError or CacheStaleDataError."""
         if value is not None and self.is_fresh(value, now_ms):
             return value

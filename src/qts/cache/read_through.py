@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TypeVar, cast
 
 import msgspec
@@ -11,7 +12,7 @@ from qts import telemetry
 from qts.cache.entries import CachedOrder, CachedPosition, CachedRisk, CachedStrategyParams
 from qts.cache.entry import CacheEntry
 from qts.cache.near_cache import NearCacheSlot
-from qts.cache.region import CacheRegion, CacheTiers
+from qts.cache.region import CLOCK_TOLERANCE_MS, CacheRegion, CacheTiers
 from qts.cache.store import Fields
 from qts.domain import OperationError, QtsError
 
@@ -31,6 +32,34 @@ class ReadThroughRegion(CacheRegion[V]):
         super().__init__(kind, tiers)
         if self.ttl_ms >= _REFRESH_AHEAD_MIN_TTL_MS:
             self._refresh_ahead = _REFRESH_AHEAD
+        self._complete: frozenset[str] = frozenset()  # names of the last `push_all`
+        self.no_value: NearCacheSlot | None = None
+        """Slot of every name that the last `push_all` did not have."""
+
+    def push_all(self, values: Iterable[V]) -> None:
+        """Store all values that exist, as one read of the database has them.
+
+        Any other name then has no value until the TTL is over or a name is invalidated.
+        """
+        given = {value.name: value for value in values}
+        tiers = self.tiers
+        for name in self._complete - given.keys():
+            tiers.near.remove(self.key(name))
+        for value in given.values():
+            self.push(value)
+        self._complete = frozenset(given)
+        now_ns, now_ms, ttl_ns = tiers.now_ns(), tiers.now_ms(), self.ttl_ms * 1_000_000
+        slot = NearCacheSlot(None, 0, now_ns + ttl_ns, ttl_ns)
+        slot.valid_from_ms = now_ms - CLOCK_TOLERANCE_MS
+        slot.valid_until_ms = now_ms + self.ttl_ms
+        self.no_value = slot
+
+    def peek(self, name: str) -> NearCacheSlot | None:
+        """Return the valid near-cache slot, or that of no value where all values are known."""
+        slot, none = super().peek(name), self.no_value
+        if slot is None and none is not None:
+            return none if none.is_valid(self.tiers.now_ns(), self.tiers.now_ms()) else None
+        return slot
 
     async def get(self, name: str) -> V | None:
         if (slot := self.peek(name)) is not None:
@@ -88,16 +117,16 @@ class ReadThroughRegion(CacheRegion[V]):
             self.hits.database += 1
         return value
 
-    def drop_local(self, name: str) -> None:
+    def _drop_local(self, name: str) -> None:
         """Drop the value in this process only."""
-        key = self.key(name)
+        key, self.no_value = self.key(name), None
         self.tiers.near.drop(key, self.ttl_ms)
         self.tiers.write_behind.drop(key)
         self.tiers.single_flight.detach(key)
 
     async def invalidate(self, name: str) -> None:
         """Drop the value in every tier and load the new one."""
-        self.drop_local(name)
+        self._drop_local(name)
         tiers = self.tiers
         delete = functools.partial(tiers.store.delete, [self.key(name)])
         try:

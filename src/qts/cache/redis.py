@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from qts.cache import commands
-from qts.cache.address import Command
 from qts.cache.config import CacheConfig
+from qts.cache.connection import Command
 from qts.cache.entry import BookSides
 from qts.cache.exclusive_writer import ScriptWriter, TokenOf, WriteEntries
 from qts.cache.store import CountRequest, Fields, Health, StoreWrite

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -17,11 +17,63 @@ from qts.cache.call_policy import CallPolicy
 from qts.cache.config import CacheConfig
 from qts.cache.entry import CacheEntry
 from qts.cache.near_cache import NearCache, NearCacheSlot
-from qts.cache.single_flight import SingleFlight
 from qts.cache.stats import CacheStats
 from qts.cache.store import CacheStore, Fields
 from qts.cache.write_behind import WriteBehindQueue, store_write
 from qts.domain import Clock, OperationError, RefusedError, SystemClock, UnreachableError
+
+T = TypeVar("T")
+
+
+class SingleFlight:
+    """Loads in flight, for one event loop: callers that miss one key wait for one load of it."""
+
+    def __init__(self) -> None:
+        self._in_flight: dict[str, asyncio.Task[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.shared = 0
+        """Callers that joined a load in flight."""
+
+    async def run(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait for the load of the key, started if needed; cancelling a caller does not stop it."""
+        return await asyncio.shield(self.start(key, load))
+
+    def start(self, key: str, load: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        task = self._in_flight.get(key)
+        if task is not None:
+            self.shared += 1
+            return task
+        task = self.spawn(load())
+        self._in_flight[key] = task
+        task.add_done_callback(lambda task: self._on_loaded(key, task))
+        return task
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine in a task that is kept until it ends; its error is not logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def detach(self, key: str) -> None:
+        """Let later callers start a new load."""
+        self._in_flight.pop(key, None)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _on_loaded(self, key: str, task: asyncio.Task[Any]) -> None:
+        if self._in_flight.get(key) is task:
+            del self._in_flight[key]
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it
+
 
 V = TypeVar("V", bound=CacheEntry)
 
@@ -67,7 +119,7 @@ class CacheTiers:
 
 
 class CacheRegion(Generic[V]):
-    """Operations of every region, for one event loop; `try_get`, `peek` and `push` never wait."""
+    """Operations of every region, for one event loop; `peek` and `push` never wait."""
 
     def __init__(self, kind: type[V], tiers: CacheTiers) -> None:
         self.kind = kind
@@ -79,11 +131,6 @@ class CacheRegion(Generic[V]):
         self._name_field = kind.named_by
         self._last_ver = 0
         self._refresh_ahead = 0.0  # share of the TTL before expiry
-
-    def try_get(self, name: str) -> V | None:
-        """Return a valid value of the near cache, or None."""
-        slot = self.peek(name)
-        return cast("V", slot.value) if slot is not None else None
 
     def push(self, value: V) -> bool:
         """Store here now, in Redis within `flush_ms`; return False if a newer value exists."""

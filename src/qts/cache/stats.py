@@ -24,7 +24,8 @@ _PERIODS = 3  # together the last minute
 class HitCounts(msgspec.Struct):
     """Number of requests for one kind by result.
 
-    near, redis: a hit. database: loaded. absent: no value exists (no price was pushed).
+    near, redis: a hit. database: loaded. absent: in no tier (no price was pushed, or the request
+    does not load).
     stale: the value is too old. failed: neither Redis nor the database replied. reloaded: loads of
     a value that an invalidation had dropped; no request, because the change caused it.
     """

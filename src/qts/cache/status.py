@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from qts.cache.breaker import State
+from qts.cache.call_policy import State
 from qts.cache.store import Health
 
 HIT_RATE_GOALS: Mapping[str, float] = {"position": 0.95, "price": 0.99, "risk": 0.90}

@@ -48,7 +48,7 @@ class TradeCounter:
         check_name("trade", trade_id)
         if ends_at <= self._tiers.clock.now():
             raise RefusedError(f"the trading day of {account} ended at {ends_at:%Y-%m-%d %H:%M %Z}")
-        name = check_name("trades", f"{account}/{ends_at.astimezone(UTC):%Y-%m-%dT%H}")
+        name = _day_name(account, ends_at)
         key = self._tiers.config.prefix + TradeIds.key(name)
         count = CountRequest(key, trade_id, limit, int(ends_at.timestamp() * 1000))
         day = self._day(name)
@@ -62,12 +62,18 @@ class TradeCounter:
             total = _decide(count, await self._known(name, day))
             if total != LIMIT_REACHED:
                 day.missing.add(trade_id)
+        day.total = max(day.total, limit if total == LIMIT_REACHED else total)
         if total == LIMIT_REACHED:
             raise TradeLimitExceededError(
                 f"account {account} has reached its daily limit of {limit} trades"
             )
         day.counted.add(trade_id)
         return total
+
+    def total(self, account: str, ends_at: datetime) -> int:
+        """Return the trades of the day by the last count in this process; never waits."""
+        day = self._days.get(_day_name(account, ends_at))
+        return day.total if day is not None else 0
 
     async def _count(self, count: CountRequest, known: Collection[str] | None) -> int:
         tiers = self._tiers
@@ -89,11 +95,16 @@ class TradeCounter:
 
 
 class _DayCount:
-    """Ids counted in this process, and those of them that Redis may lack."""
+    """Ids counted in this process, those of them that Redis may lack, and the last total."""
 
     def __init__(self) -> None:
+        self.total = 0
         self.counted: set[str] = set()
         self.missing: set[str] = set()
+
+
+def _day_name(account: str, ends_at: datetime) -> str:
+    return check_name("trades", f"{account}/{ends_at.astimezone(UTC):%Y-%m-%dT%H}")
 
 
 def _decide(count: CountRequest, known: frozenset[str]) -> int:

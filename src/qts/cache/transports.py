@@ -12,9 +12,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import MaxConnectionsError, RedisError, ResponseError
 
 from qts.cache import commands
-from qts.cache.address import Address, Command, pack
 from qts.cache.config import CacheConfig
-from qts.cache.connection import PENDING_MAX, RedisConnection
+from qts.cache.connection import PENDING_MAX, Address, Command, RedisConnection, pack
 from qts.cache.exclusive_writer import ExclusiveWriter, ScriptWriter, WriteEntries
 from qts.cache.store import Fields, StoreBusyError
 from qts.domain import Secret, UnreachableError

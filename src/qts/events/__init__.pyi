@@ -1,3 +1,6 @@
+from qts.events.account_events import AccountEvents as AccountEvents
+from qts.events.account_events import EventPort as EventPort
+from qts.events.async_publisher import AsyncPublisher as AsyncPublisher
 from qts.events.catalogue import Catalogue as Catalogue
 from qts.events.catalogue import EventType as EventType
 from qts.events.config import EventsConfig as EventsConfig
@@ -23,8 +26,8 @@ from qts.events.lanes import EVENT_DTYPE as EVENT_DTYPE
 from qts.events.lanes import replay_audit as replay_audit
 from qts.events.lifecycle import StopReport as StopReport
 from qts.events.monitor import SLA as SLA
-from qts.events.monitor import AlertHooks as AlertHooks
 from qts.events.monitor import LaneAlert as LaneAlert
+from qts.events.monitor import log_alert as log_alert
 from qts.events.payloads import Payload as Payload
 from qts.events.status import EngineStatus as EngineStatus
 from qts.events.status import LaneStatus as LaneStatus

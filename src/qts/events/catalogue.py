@@ -31,7 +31,7 @@ class EventType(msgspec.Struct, frozen=True):
 
     name: str
     priority: Priority
-    payload: type[p.Payload]
+    payload: type[msgspec.Struct]
     key: str | None = None  # payload field by which events of the type are grouped
     requires_ack: bool = False
     max_process_time_ms: float | None = None
@@ -40,7 +40,9 @@ class EventType(msgspec.Struct, frozen=True):
     can_drop: bool = False
     max_retries: int = 3
 
-    def event(self, payload: p.Payload, *, event_id: str, timestamp: float, source: str) -> Event:
+    def event(
+        self, payload: msgspec.Struct, *, event_id: str, timestamp: float, source: str
+    ) -> Event:
         return Event(
             event_id,
             self.name,
@@ -181,21 +183,21 @@ def _bits(annotation: Any) -> int:
     return _ANY
 
 
-def _p0(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+def _p0(name: str, payload: type[msgspec.Struct], key: str | None) -> EventType:
     return EventType(name, Priority.P0, payload, key, requires_ack=True, max_process_time_ms=10)
 
 
-def _p1(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+def _p1(name: str, payload: type[msgspec.Struct], key: str | None) -> EventType:
     return EventType(
         name, Priority.P1, payload, key, can_batch=True, can_collapse=True, can_drop=True
     )
 
 
-def _p2(name: str, payload: type[p.Payload], key: str | None, can_collapse: bool) -> EventType:
+def _p2(name: str, payload: type[msgspec.Struct], key: str | None, can_collapse: bool) -> EventType:
     return EventType(name, Priority.P2, payload, key, can_batch=True, can_collapse=can_collapse)
 
 
-def _p3(name: str, payload: type[p.Payload], key: str | None) -> EventType:
+def _p3(name: str, payload: type[msgspec.Struct], key: str | None) -> EventType:
     return EventType(
         name, Priority.P3, payload, key, max_process_time_ms=5000, can_batch=True, can_drop=True
     )

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -30,8 +31,7 @@ from qts.events.event import Event, Priority
 from qts.events.handler_runtime import HandlerRuntime
 from qts.events.handlers import Async, EventHandler, Plain, as_handler
 from qts.events.lifecycle import EngineLifecycle, StopReport
-from qts.events.monitor import AlertHooks, LaneMonitor
-from qts.events.payloads import Payload
+from qts.events.monitor import LaneAlert, LaneMonitor, log_alert
 from qts.events.status import EngineStatus, read_status
 
 
@@ -43,7 +43,7 @@ class EventEngine:
         config: EventsConfig | None = None,
         catalogue: Catalogue | None = None,
         clock: Clock | None = None,
-        hooks: AlertHooks | None = None,
+        on_alert: Callable[[LaneAlert], None] = log_alert,
     ) -> None:
         self.config = config or EventsConfig()
         self.catalogue = catalogue or Catalogue()
@@ -52,7 +52,7 @@ class EventEngine:
         self.lanes = native.build_lanes(self.config, self.catalogue)
         self._new_event = native.event_factory(self.catalogue, self.clock)
         self.degradation = DegradationController(self.config)
-        self._monitor = LaneMonitor(self, hooks or AlertHooks())
+        self._monitor = LaneMonitor(self, on_alert)
         retry = HandlerRetry(self.lanes, self.dead_letters, self._monitor.on_dead_letter)
         self.runtime = HandlerRuntime(self.config, self.catalogue, self.lanes, self, retry)
         self._lifecycle = EngineLifecycle(self.config, self.lanes, self.runtime, self._monitor)
@@ -99,11 +99,11 @@ class EventEngine:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: msgspec.Struct, source: str = "") -> Event:
         """Create an event of a type with the current time."""
         return self._new_event(name, payload, source)
 
-    def emit(self, name: str, payload: Payload, source: str = "") -> Event:
+    def emit(self, name: str, payload: msgspec.Struct, source: str = "") -> Event:
         event = self.new_event(name, payload, source)
         self.publish(event)
         return event

@@ -27,7 +27,6 @@ from qts.events.catalogue import Catalogue, EventType
 from qts.events.config import EventsConfig
 from qts.events.event import Event, Priority
 from qts.events.lanes import EVENT_DTYPE
-from qts.events.payloads import Payload
 from qts.events.process.protocol import key_hash
 
 _VALUES = EVENT_DTYPE["values"].shape[0]
@@ -79,8 +78,8 @@ Rows = Callable[[npt.NDArray[np.void], Sequence[str]], object]
 class Publisher(Protocol):
     """Publishing methods passed to a factory; in a lane's process they publish to the engine."""
 
-    def new_event(self, name: str, payload: Payload, source: str = "") -> Event: ...
-    def emit(self, name: str, payload: Payload, source: str = "") -> Event: ...
+    def new_event(self, name: str, payload: msgspec.Struct, source: str = "") -> Event: ...
+    def emit(self, name: str, payload: msgspec.Struct, source: str = "") -> Event: ...
     @property
     def publish(self) -> Callable[..., None]: ...
 

@@ -49,24 +49,20 @@ class LaneAlert(msgspec.Struct, frozen=True):
     code: str = ""  # FS…, GR…
 
 
-def _ignore(_alert: LaneAlert) -> None:
-    """Do nothing; every alert is logged."""
-
-
-class AlertHooks(msgspec.Struct, frozen=True):
-    """Callbacks for alerts; they run on the monitor's or a lane's thread and must be quick."""
-
-    alert: Callable[[LaneAlert], None] = _ignore
-    fail_safe: Callable[[LaneAlert], None] = _ignore  # FS095 to FS098
-    guardrail: Callable[[LaneAlert], None] = _ignore  # GR090
+def log_alert(alert: LaneAlert) -> None:
+    write = {"info": log.info, "warning": log.warning, "critical": log.error}[alert.severity]
+    write(alert.text, kind=alert.kind, code=alert.code)
 
 
 class LaneMonitor:
-    """Load checks on a dedicated thread every `check_interval_ms`, or on call of `check`."""
+    """Load checks on a dedicated thread every `check_interval_ms`, or on call of `check`.
 
-    def __init__(self, engine: EventEngine, hooks: AlertHooks) -> None:
+    `on_alert` runs on the monitor's or a lane's thread and must be quick.
+    """
+
+    def __init__(self, engine: EventEngine, on_alert: Callable[[LaneAlert], None]) -> None:
         self._engine = engine
-        self._hooks = hooks
+        self._on_alert = on_alert
         self._metrics = LaneMetrics()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -177,7 +173,7 @@ class LaneMonitor:
             self._engine.try_publish(self._engine.new_event("NOTIFICATION_SEND", payload, "events"))
         if after == DegradationLevel.CRITICAL_ONLY:
             alert = LaneAlert("guardrail", "critical", "only P0 is handled", "GR090")
-            self._raise(alert, self._hooks.guardrail)
+            self._raise(alert)
 
     def _check_drops(self) -> None:
         dropped = sum(self._engine.lanes.counts(lane)["dropped"] for lane in range(4))
@@ -293,7 +289,7 @@ class LaneMonitor:
     # --- alerts ---------------------------------------------------------------------------------
 
     def _fail_safe(self, code: str, text: str) -> None:
-        self._raise(LaneAlert("fail_safe", "critical", text, code), self._hooks.fail_safe)
+        self._raise(LaneAlert("fail_safe", "critical", text, code))
 
     def _alert(
         self,
@@ -307,13 +303,8 @@ class LaneMonitor:
             msgspec.convert({"kind": kind, "severity": severity, "text": text + more}, LaneAlert)
         )
 
-    def _raise(self, alert: LaneAlert, hook: Callable[[LaneAlert], None] | None = None) -> None:
-        write = {"info": log.info, "warning": log.warning, "critical": log.error}[alert.severity]
-        write(alert.text, kind=alert.kind, code=alert.code)
-        for each in (self._hooks.alert, hook):
-            if each is None:
-                continue
-            try:
-                each(alert)
-            except Exception:
-                log.error("alert hook failed", code=alert.code, exc_info=True)
+    def _raise(self, alert: LaneAlert) -> None:
+        try:
+            self._on_alert(alert)
+        except Exception:
+            log.error("alert callback failed", code=alert.code, exc_info=True)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+
+from qts.domain import OrderBook, Tick
+
+PriceTick = Tick  # a tick is published as it is
+OrderbookUpdate = OrderBook
+Exact = Decimal | float  # a Decimal where it comes from the ledger
+
+
+def as_decimal(value: Exact) -> Decimal:
+    """Return the number; of a float, the decimal that it prints as."""
+    return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -12,14 +24,19 @@ class Payload(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
 
 
 class FillPayload(Payload, frozen=True, kw_only=True):
+    """A fill; an empty `intent_id` is that of an order which no strategy placed."""
+
     order_id: str
     symbol: str
-    filled_qty: float
-    filled_price: float
+    filled_qty: Exact
+    filled_price: Exact
     filled_time: float
     side: str = ""
-    remaining_qty: float = 0.0
-    fee: float = 0.0
+    remaining_qty: Exact = 0.0  # of the order
+    fee: Exact = 0.0
+    trade_id: str = ""
+    intent_id: str = ""
+    strategy_type: str = ""
 
 
 class OrderUpdatePayload(Payload, frozen=True, kw_only=True):
@@ -27,14 +44,25 @@ class OrderUpdatePayload(Payload, frozen=True, kw_only=True):
     symbol: str
     reason: str = ""
     side: str = ""
-    qty: float = 0.0
-    price: float = 0.0
+    qty: Exact = 0.0
+    price: Exact = 0.0  # the limit; 0: none
+    state: str = ""  # of the attempt, or CANCELLED
+    filled_qty: Exact = 0.0
+    intent_id: str = ""
+    attempt_id: str = ""
+    strategy_type: str = ""
+    is_last: bool = False  # THROTTLED, and no attempt follows
 
 
 class PositionUpdate(Payload, frozen=True, kw_only=True):
+    """A position after the fill `trade_id`, and what the fill added to the cash."""
+
     symbol: str
-    qty: float
-    average_price: float = 0.0
+    qty: Exact
+    average_price: Exact = 0.0
+    cash_change: Exact = 0.0
+    opened_at: float | None = None
+    trade_id: str = ""
 
 
 class Emergency(Payload, frozen=True, kw_only=True):
@@ -52,20 +80,6 @@ class TrailingStopHit(Payload, frozen=True, kw_only=True):
     stop_price: float
     price: float
     qty: float = 0.0
-
-
-class PriceTick(Payload, frozen=True, kw_only=True):
-    symbol: str
-    price: float
-    volume: float = 0.0
-    bid: float = 0.0
-    ask: float = 0.0
-
-
-class OrderbookUpdate(Payload, frozen=True, kw_only=True):
-    symbol: str
-    bids: tuple[tuple[float, float], ...] = ()  # (price, quantity), best first
-    asks: tuple[tuple[float, float], ...] = ()
 
 
 class VolumeUpdate(Payload, frozen=True, kw_only=True):
@@ -118,6 +132,7 @@ class SignalPayload(Payload, frozen=True, kw_only=True):
 class StepComplete(Payload, frozen=True, kw_only=True):
     cycle: int
     symbol: str = ""
+    duration_ms: float = 0.0
 
 
 class OrderDecision(Payload, frozen=True, kw_only=True):

@@ -34,7 +34,8 @@ from qts.outbox.maintenance import Depth as Depth
 from qts.outbox.maintenance import OutboxMaintenance as OutboxMaintenance
 from qts.outbox.maintenance import stream_depths as stream_depths
 from qts.outbox.nats import NatsBus as NatsBus
+from qts.outbox.postgres import BornClaim as BornClaim
 from qts.outbox.postgres import PostgresBus as PostgresBus
-from qts.outbox.relay import Relay as Relay
+from qts.outbox.relayed_bus import Relay as Relay
 from qts.outbox.relayed_bus import RelayedBus as RelayedBus
 from qts.outbox.worker import OutboxWorker as OutboxWorker

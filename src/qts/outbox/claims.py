@@ -112,7 +112,7 @@ class Claims:
         self.stream = stream
         self.config = config
         self.accounts = accounts
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = name or process_name()
         self._ttl = timedelta(seconds=config.lock_ttl_s)
         self._numbers = itertools.count(1)
 
@@ -237,6 +237,11 @@ class Claims:
             )
             claimed.append(ClaimedEvent(row_id, token, due_at, delivery, held_until_ns, invalid))
         return claimed
+
+
+def process_name() -> str:
+    """Return a new name for what claims events in this process."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 def _ids_and_tokens(claimed: Iterable[ClaimedEvent]) -> tuple[list[int], list[str]]:

@@ -169,11 +169,11 @@ def stream_config(streams: Mapping[str, StreamConfig], stream: str) -> StreamCon
     return streams[stream]
 
 
-# Stream of each worker. Results of backtests are read from the database.
+# The workers of a run and their streams; a run consumes every stream.
 WORKERS = {
-    "order-executor-worker": TRADE_COMMAND,
-    "exit-executor-worker": TRADE_EXIT,
-    "notification-worker": TRADE_EVENT,
-    "backtest-worker": BACKTEST_COMMAND,
-    "system-worker": SYSTEM_EVENT,
+    "exit-executor-worker": (TRADE_EXIT,),
+    "order-executor-worker": (TRADE_COMMAND,),
+    "notification-worker": (TRADE_EVENT, BACKTEST_EVENT),
+    "backtest-worker": (BACKTEST_COMMAND,),
+    "system-worker": (SYSTEM_EVENT,),
 }

@@ -123,8 +123,4 @@ async def _cancel(running: asyncio.Task[HandlerResult], delivery: Delivery) -> N
     running.cancel()
     await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
     if not running.done():
-        log.error(
-            "handler ignored cancellation; abandoned",
-            eventType=delivery.envelope.type,
-            eventId=str(delivery.event_id),
-        )
+        log.error("handler ignored cancellation; abandoned", **delivery.ids())

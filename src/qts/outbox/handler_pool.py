@@ -167,11 +167,7 @@ class HandlerPool:
             self._replace_slot(slot, running)
 
     def _replace_slot(self, slot: _Slot, running: ClaimedEvent) -> None:
-        log.error(
-            "handler ignored cancellation; slot replaced",
-            eventType=running.delivery.envelope.type,
-            eventId=str(running.delivery.event_id),
-        )
+        log.error("handler ignored cancellation; slot replaced", **running.delivery.ids())
         slot.abandoned = True
         slot.running = None
         self._finish(slot, running, self._overdue_result(running, slot.cancelled_ns))

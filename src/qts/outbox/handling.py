@@ -86,15 +86,17 @@ def classify_error(error: Exception) -> HandlerResult:
 
 
 def log_result(delivery: Delivery, result: HandlerResult) -> None:
-    if result.kind == "dead" or delivery.attempt >= delivery.max_attempts:
-        log.error("event failed; dead letter", code=result.code, error=result.message)
-    else:
-        log.warning(
-            "event failed; retrying",
-            code=result.code,
-            error=result.message,
-            attempt=delivery.attempt,
-        )
+    """Log a failure with the ids of its event, also outside of the handler's context."""
+    with telemetry.lazy_context(delivery.ids):
+        if result.kind == "dead" or delivery.attempt >= delivery.max_attempts:
+            log.error("event failed; dead letter", code=result.code, error=result.message)
+        else:
+            log.warning(
+                "event failed; retrying",
+                code=result.code,
+                error=result.message,
+                attempt=delivery.attempt,
+            )
 
 
 def count_results(stream: str, result: str, events: int = 1) -> None:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
 from qts.outbox.delivery_runner import DeliveryRunner
-from qts.outbox.kafka_offsets import OffsetTracker
-from qts.outbox.kafka_partition import PartitionConsumer
+from qts.outbox.kafka_partition import OffsetTracker, PartitionConsumer
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition

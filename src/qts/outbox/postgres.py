@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 import asyncpg
@@ -14,8 +16,10 @@ import msgspec
 from qts.database import Connection, Database, savepoint
 from qts.domain import Clock, SystemClock
 from qts.outbox.bus import EventDispatcher, OutboxDeadLetter, OutboxRow
+from qts.outbox.claims import process_name
 from qts.outbox.config import StreamConfig, stream_config
 from qts.outbox.envelope import OutboxEvent
+from qts.outbox.handling import count_results
 from qts.outbox.queries import SQL
 from qts.outbox.validation import encode_checked
 from qts.outbox.wakeup import WakeupNotifier
@@ -35,6 +39,14 @@ _COLUMNS = (
 )
 
 
+class BornClaim(NamedTuple):
+    """Claim of an event that is inserted as claimed."""
+
+    event: OutboxEvent
+    token: str
+    ttl: timedelta
+
+
 class PostgresBus:
     """EventBus on PostgreSQL, for one event loop."""
 
@@ -45,6 +57,8 @@ class PostgresBus:
         self._streams = streams
         self._clock = clock or SystemClock()
         self._notifier = WakeupNotifier(database, self._clock)
+        self._name = process_name()
+        self._numbers = itertools.count(1)
 
     @classmethod
     @asynccontextmanager
@@ -88,6 +102,30 @@ class PostgresBus:
     def row_of(self, event: OutboxEvent) -> OutboxRow:
         *names, body, attempts = self._row(event)
         return *names, bytes(body).decode(), attempts, float(event.delay_s)
+
+    def claim_at_birth(self, event: OutboxEvent, least_s: float) -> BornClaim:
+        """Return the claim of an event that this process inserts and handles itself.
+
+        Other workers take the event when the claim ends: after the stream's lock TTL, and not
+        before `least_s`.
+        """
+        ttl_s = max(self._config(event.stream).lock_ttl_s, least_s)
+        return BornClaim(event, f"{self._name}#{next(self._numbers)}", timedelta(seconds=ttl_s))
+
+    async def complete(self, tx: Connection, claim: BornClaim) -> bool:
+        """Archive the event with the caller's transaction; return whether its claim still held."""
+        event = claim.event
+        row = await tx.fetchrow(
+            SQL.complete_born_claimed,
+            event.envelope.event_id,
+            claim.token,
+            event.stream,
+            event.account,
+            event.aggregate_type,
+            event.aggregate_id,
+        )
+        count_results(event.stream, "done" if row else "stale")
+        return row is not None
 
     def consumer(self, stream: str, dispatcher: EventDispatcher, account: str = "") -> OutboxWorker:
         accounts = tuple(dict.fromkeys(("", account)))

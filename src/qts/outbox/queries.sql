@@ -138,6 +138,31 @@ SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, account, 
        last_error_message, created_at, clock_timestamp()
   FROM done
 
+-- name: complete_born_claimed
+-- Archive an event that was inserted as claimed, if that claim still holds it. Its consumers are
+-- notified when another event of its aggregate waits for it.
+-- $1 event_id, $2 token, $3 stream, $4 account, $5 aggregate type, $6 aggregate id
+WITH done AS (
+    DELETE FROM outbox_event
+     WHERE stream = $3 AND account = $4 AND aggregate_type = $5 AND aggregate_id = $6
+       AND processed_at IS NULL AND event_id = $1 AND locked_by = $2
+    RETURNING *),
+archived AS (
+    INSERT INTO outbox_archive (
+        id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+        attempt_count, max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code,
+        last_error_message, created_at, processed_at)
+    SELECT id, event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+           attempt_count, max_attempts, next_retry_at, last_attempt_at, locked_by, last_error_code,
+           last_error_message, created_at, clock_timestamp()
+      FROM done)
+SELECT (SELECT pg_notify('outbox ' || stream, '')
+         WHERE EXISTS (SELECT FROM outbox_event e
+                        WHERE e.stream = $3 AND e.account = $4 AND e.aggregate_type = $5
+                          AND e.aggregate_id = $6 AND e.processed_at IS NULL
+                          AND e.event_id <> $1)) IS NULL AS alone
+  FROM done
+
 -- name: fail
 -- Record failures: schedule a retry or mark the event as dead.
 -- $1 ids, $2 tokens, $3 seconds to wait, $4 dead at once, $5 error codes, $6 error messages

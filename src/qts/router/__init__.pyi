@@ -13,7 +13,17 @@ from qts.router.handlers import each as each
 from qts.router.handlers import ema as ema
 from qts.router.handlers import rsi as rsi
 from qts.router.handlers import vwap as vwap
+from qts.router.indicators import BarIndicator as BarIndicator
+from qts.router.indicators import bar_indicator as bar_indicator
+from qts.router.indicators import step_indicator as step_indicator
 from qts.router.journal import JournalConfig as JournalConfig
+from qts.router.market import BAR as BAR
+from qts.router.market import TICK as TICK
+from qts.router.market import BarSession as BarSession
+from qts.router.market import ClosedBars as ClosedBars
+from qts.router.market import MarketCounts as MarketCounts
+from qts.router.market import MarketPlane as MarketPlane
+from qts.router.market import bar_session as bar_session
 from qts.router.pacing import BurstProfile as BurstProfile
 from qts.router.pacing import Pacing as Pacing
 from qts.router.plan import Layout as Layout
@@ -38,5 +48,5 @@ from qts.router.report import save_last_report as save_last_report
 from qts.router.router import Options as Options
 from qts.router.router import Router as Router
 from qts.router.scenario import Scenario as Scenario
+from qts.router.scenario import builtin_scenarios as builtin_scenarios
 from qts.router.scenario import load_scenario as load_scenario
-from qts.router.scenario_file import builtin_scenarios as builtin_scenarios

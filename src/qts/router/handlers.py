@@ -110,12 +110,12 @@ class Indicator(MessageHandler, frozen=True, eq=False):
 
 
 def ema(period: int, *, symbols: int = SYMBOLS) -> Indicator:
-    """Exponential moving average of the price with alpha 2 / (period + 1), from the first price."""
+    """Exponential moving average of the prices, from the mean of the first `period` ones on."""
     return _indicator("ema", period, symbols)
 
 
 def rsi(period: int = 14, *, symbols: int = SYMBOLS) -> Indicator:
-    """Relative strength index after Wilder, 0 to 100; 50 where the price has not moved."""
+    """Relative strength index after Wilder, 0 to 100; 0 where the price has not moved."""
     return _indicator("rsi", period, symbols)
 
 

@@ -21,8 +21,7 @@ import msgspec
 
 from qts.domain import RefusedError
 from qts.machine import CpuTopology
-from qts.router.components import Component, components, edges
-from qts.router.partition import CORE, partition
+from qts.router.components import CORE, Component, components, edges, partition
 from qts.router.scenario import Scenario
 
 Layout = Literal["auto", "threads", "fused"]

@@ -26,9 +26,8 @@ from qts.events.event import Event
 from qts.events.handlers import EventHandler
 from qts.events.lanes import Lanes
 from qts.events.process import protocol
-from qts.events.process.child import LaneChild, start_child
 from qts.events.process.feeder import LaneFeeder
-from qts.events.process.in_flight import InFlightFrame, InFlightWindow
+from qts.events.process.in_flight import InFlightFrame, InFlightWindow, LaneChild, start_child
 from qts.events.process.main import LaneChildSetup
 
 log = telemetry.logger("events")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import traceback
 
@@ -20,9 +21,9 @@ from qts.events.event import Event
 from qts.events.handlers import EventHandler, build, check_batch
 from qts.events.lanes import event_id
 from qts.events.loops import LoopThread
-from qts.events.payloads import Payload
 from qts.events.process import protocol
 
+_LOOP_STOP_S = 0.5  # in which async handlers close what they hold
 _POLL_S = 0.1  # interval at which an idle process checks for its parent
 _WAKE_INTERVAL_NS = 500_000  # of the engine, for buffered records
 _MAX_ERROR_CHARS = 2000
@@ -55,6 +56,9 @@ def run_child(
         return
     publisher.send(protocol.LaneChildReady(worker.kinds()))
     worker.run(setup.threads)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # finalising a large interpreter takes longer than a stop waits
 
 
 class _ChildPublisher:
@@ -85,7 +89,7 @@ class _ChildPublisher:
         self._last_wake = self._clock.monotonic_ns()
         self._ring.wake()
 
-    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: msgspec.Struct, source: str = "") -> Event:
         return self._catalogue[name].event(
             payload,
             event_id=event_id(),
@@ -93,7 +97,7 @@ class _ChildPublisher:
             source=source,
         )
 
-    def emit(self, name: str, payload: Payload, source: str = "") -> Event:
+    def emit(self, name: str, payload: msgspec.Struct, source: str = "") -> Event:
         event = self.new_event(name, payload, source)
         self.publish(event)
         return event
@@ -179,6 +183,8 @@ class _Worker:
         self._serve_or_exit(0)
         for thread in others:
             thread.join()
+        if self._loop is not None:
+            self._loop.stop(_LOOP_STOP_S)
 
     def _serve_or_exit(self, slot: int) -> None:
         """End the whole process when a thread fails, so that its frame is resent."""
