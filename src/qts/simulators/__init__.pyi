@@ -4,7 +4,7 @@ from qts.simulators.config import KisSimulatorConfig as KisSimulatorConfig
 from qts.simulators.config import MarketConfig as MarketConfig
 from qts.simulators.config import UpbitKey as UpbitKey
 from qts.simulators.config import UpbitSimulatorConfig as UpbitSimulatorConfig
-from qts.simulators.faults import Fault as Fault
+from qts.simulators.control import Fault as Fault
 from qts.simulators.kis.simulator import KisSimulator as KisSimulator
 from qts.simulators.rate_limits import RequestLimits as RequestLimits
 from qts.simulators.server import Simulator as Simulator

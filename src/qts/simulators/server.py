@@ -15,8 +15,7 @@ from aiohttp import web
 
 from qts.domain import Clock, RefusedError, SystemClock
 from qts.simulators.clock import MarketClock
-from qts.simulators.control import ControlApi
-from qts.simulators.faults import AFTER, BEFORE, Fault, FaultInjector
+from qts.simulators.control import AFTER, BEFORE, ControlApi, Fault, FaultInjector
 
 _PUMP_INTERVAL_S = 0.02  # at high speed, many seconds of the market per step
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,6 +15,7 @@ KIS_REAL = "https://openapi.koreainvestment.com:9443"
 KIS_PAPER = "https://openapivts.koreainvestment.com:29443"
 KIS_REAL_STREAM = "ws://ops.koreainvestment.com:21000"
 KIS_PAPER_STREAM = "ws://ops.koreainvestment.com:31000"
+KIS_MASTER = "https://new.real.download.dws.co.kr/common/master"
 UPBIT = "https://api.upbit.com"
 UPBIT_STREAM = "wss://api.upbit.com/websocket/v1"
 PAPER_PER_SECOND = 1
@@ -43,6 +46,13 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stream_url: Annotated[
         str | None, msgspec.Meta(description="WebSocket host; unset: that of url, or KIS itself")
     ] = None
+    master_url: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="folder of the master files (kospi_code.mst.zip, ...); unset: that of KIS,"
+            " or /common/master of url"
+        ),
+    ] = None
     timeout_s: Annotated[
         float, msgspec.Meta(ge=0.1, le=60, description="longest wait for a reply")
     ] = 5.0
@@ -60,6 +70,11 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.url is not None:  # a simulator's quotes must not be mixed with real ticks
             default = self.url.replace("http", "ws", 1)
         return (self.stream_url or default).rstrip("/")
+
+    @property
+    def master(self) -> str:
+        default = KIS_MASTER if self.url is None else f"{self.url.rstrip('/')}/common/master"
+        return (self.master_url or default).rstrip("/")
 
     @property
     def key_limits(self) -> RateLimitConfig:
@@ -111,7 +126,7 @@ class UpbitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class VenuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of all venues."""
+    """Settings of our venues; the loader adds the tables of others that are chosen."""
 
     kis: Annotated[KisConfig, msgspec.Meta(description="KIS Open API")] = KisConfig()
     upbit: Annotated[UpbitConfig, msgspec.Meta(description="Upbit Open API")] = UpbitConfig()
@@ -121,3 +136,11 @@ class VenuesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             gt=0, le=60, description="no entries while the venue's clock differs by more than this"
         ),
     ] = 1.0
+
+
+def is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -40,6 +40,9 @@ class RateLimitedError(OperationError):
         self.blocked = blocked
 
 
+NO_SUCH_SYMBOL = frozenset(("APBK0656", "market_not_found"))  # codes of KIS and of Upbit
+
+
 class VenueRejectedError(OperationError):
     """The venue declined; `code` is its error code."""
 

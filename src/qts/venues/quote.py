@@ -1,4 +1,4 @@
-"""Quotes and order books, the same for every venue."""
+"""Quotes of symbols and indices, the same for every venue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import msgspec
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
-    """Last price of a symbol; `volume` accumulates over the day, `raw` is the venue's row."""
+    """Last price of a symbol; `volume` accumulates over the day, `raw` is the venue's row.
+
+    0 stands for what the venue did not send.
+    """
 
     symbol: str
     price: float
@@ -17,17 +20,14 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
     ask: float
     raw: dict[str, Any]
     source: str  # kis_rest, kis_ws, upbit_rest, upbit_ws
+    at: float = 0.0  # of the last trade by the venue's clock, in seconds since the Unix epoch
+    base: float = 0.0  # price that the day's limits are computed from
 
 
-class BookLevel(msgspec.Struct, frozen=True, gc=False):
-    price: float
-    quantity: float
+class IndexQuote(msgspec.Struct, frozen=True, gc=False):
+    """Value of an index; `change` is the fraction since the previous close, 0 where unknown."""
 
-
-class OrderBook(msgspec.Struct, frozen=True):
-    """Order book of a symbol, best levels first."""
-
-    symbol: str
-    asks: list[BookLevel]
-    bids: list[BookLevel]
-    raw: dict[str, Any]
+    name: str
+    value: float
+    change: float = 0.0
+    is_volatility: bool = False  # an index of volatility, such as VKOSPI

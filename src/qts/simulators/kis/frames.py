@@ -97,7 +97,12 @@ class Records:
         fields += [str(expected), str(total_asks if auction else 0), "0", str(change)]
         fields += [self._quotes.sign(i, expected) if expected else "3"]
         fields += [f"{100 * change / int(m.base[i]):.2f}", str(m.volume[i])]
-        return [*fields, "0", "0", "0", "0", "0", *self._appended()]
+        fields += ["0"] * 5
+        appended = self._appended()
+        if appended and book.asks and book.bids:  # mid price, quantity and side at it
+            mid = (book.asks[0].price + book.bids[0].price) / 2
+            return [*fields, f"{mid:g}", "0", "0", *appended]
+        return [*fields, *(["0", "0", "0", *appended] if appended else [])]
 
     def _opened_at(self) -> str:
         return hhmmss(self._market.opened_at)

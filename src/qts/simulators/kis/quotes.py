@@ -24,7 +24,7 @@ class KisQuoteApi:
     # inquire-price
 
     def price(self, query: Mapping[str, str]) -> dict[str, Any]:
-        i = self._index(query.get("FID_INPUT_ISCD", ""))
+        i = self.index(query.get("FID_INPUT_ISCD", ""))
         m, price = self._market, self.shown_price(i)
         base, volume = int(m.base[i]), int(m.volume[i])
         output = {
@@ -91,7 +91,7 @@ class KisQuoteApi:
     def listed(self, i: int) -> int:
         return int(self._market.universe.daily_volume[i]) * _SHARES_IN_FLOAT
 
-    def _index(self, code: str) -> int:
+    def index(self, code: str) -> int:
         index = self._market.index.get(code)
         if index is None:
             raise KisError("OPSQ2001", f"[FID_INPUT_ISCD {code}]")
@@ -168,7 +168,7 @@ class KisQuoteApi:
     # inquire-asking-price-exp-ccn
 
     def order_book(self, query: Mapping[str, str]) -> dict[str, Any]:
-        i = self._index(query.get("FID_INPUT_ISCD", ""))
+        i = self.index(query.get("FID_INPUT_ISCD", ""))
         m, book = self._market, self._market.book(i)
         auction = m.state(i) == "auction"
         levels: dict[str, str] = {"aspr_acpt_hour": hhmmss(m.time)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
@@ -13,8 +12,11 @@ from qts.domain import Clock
 from qts.simulators.clock import MarketClock
 from qts.simulators.config import KisSimulatorConfig, MarketConfig
 from qts.simulators.kis.account_api import KisAccountApi, Page
+from qts.simulators.kis.charts import KisChartApi
 from qts.simulators.kis.frames import Records
 from qts.simulators.kis.gateway import CODES, KisCustomer, KisError, KisGateway, body_of
+from qts.simulators.kis.indices import KisIndexApi
+from qts.simulators.kis.master import FILES, master_zip
 from qts.simulators.kis.orders import KisOrderApi
 from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.kis.rankings import KisRankingApi
@@ -91,7 +93,10 @@ class KisSimulator(Simulator):
         )
         self.account_api.visible_after_ms = config.visible_after_ms
         self.quotes, self._rankings = quotes, rankings
-        deque(self.market.advance(start), maxlen=0)
+        self.indices = KisIndexApi(self.market)
+        self.charts = KisChartApi(self.market, quotes)
+        for _ in self.market.advance(start):
+            self.charts.on_second()
 
     # Routes
 
@@ -102,6 +107,8 @@ class KisSimulator(Simulator):
         router.add_post("/oauth2/revokeP", _with_errors(gateway.revoke_token))
         router.add_post("/oauth2/Approval", _with_errors(gateway.approve))
         router.add_post("/uapi/hashkey", _with_errors(gateway.hash_body))
+        for file in FILES:
+            router.add_get(f"/common/master/{file}", self._master_file)
         for path in ("/", "/tryitout", "/tryitout/{tr_id}"):
             router.add_get(path, self.stream.connect)
 
@@ -114,6 +121,25 @@ class KisSimulator(Simulator):
                 True,
             ),
             ("quotations/intstock-multprice", "FHKST11300006", _public(quotes.many), False),
+            (
+                "quotations/inquire-daily-itemchartprice",
+                "FHKST03010100",
+                _public(self.charts.days),
+                True,
+            ),
+            (
+                "quotations/inquire-time-itemchartprice",
+                "FHKST03010200",
+                _public(self.charts.minutes_of_today),
+                True,
+            ),
+            (
+                "quotations/inquire-time-dailychartprice",
+                "FHKST03010230",
+                _public(self.charts.past_minutes),
+                False,
+            ),
+            ("quotations/inquire-index-price", "FHPUP02100000", _public(self.indices.price), False),
             ("quotations/volume-rank", "FHPST01710000", _public(rankings.by_volume), False),
             ("ranking/fluctuation", "FHPST01700000", _public(rankings.by_change), False),
             ("quotations/inquire-vi-status", "FHPST01390000", _public(rankings.interrupted), False),
@@ -131,6 +157,11 @@ class KisSimulator(Simulator):
     def _place(self, call: KisCall) -> dict[str, Any]:
         side: Side = "buy" if call.tr_id[-2] == "2" else "sell"
         return self.orders.place(call.customer, call.values, side)
+
+    async def _master_file(self, request: web.Request) -> web.Response:
+        """Serve a master file; KIS serves them at another host, without a key."""
+        data = master_zip(self.market, request.path.rsplit("/", 1)[1])
+        return web.Response(body=data, content_type="application/zip")
 
     def _route(
         self, tr_ids: list[str], endpoint: Endpoint, paper: bool = True
@@ -179,6 +210,7 @@ class KisSimulator(Simulator):
             if kind == "opening" and trading == "closed":
                 for customer in self.gateway.customers.values():
                     customer.account.new_day()
+            self.charts.on_second()
             self.orders.on_second()
             self.stream.on_second()
             if kind == "closed" and trading != "closed":
@@ -225,10 +257,15 @@ class KisSimulator(Simulator):
         return list(self.market.universe.codes)
 
     def inject(self, event: str, symbol: str, values: dict[str, Any]) -> None:
-        index = self.market.index[symbol]
         self.catch_up()
+        if event == "index":
+            self.indices.move(symbol, values["percent"], values["over_s"])
+            return
+        index = self.market.index[symbol]
         if event == "surge":
             self.market.inject_surge(index, values["percent"], values["over_s"])
+        elif event == "spread":
+            self.market.gaps[index] = values["ticks"]
         elif event == "halt":
             self.market.inject_halt(index, values["seconds"])
         else:

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from qts.domain import Clock
-from qts.simulators.faults import FaultInjector
+from qts.simulators.control import FaultInjector
 from qts.simulators.kis.frames import (
     BOOK,
     NOTICE,

@@ -31,13 +31,18 @@ class BookShape(NamedTuple):
     upper: int
     size: float
     """Usual quantity of one level."""
+    gap: int = 0
+    """Levels next to the last price that are empty on both sides."""
 
 
 def build(table: TickTable, shape: BookShape, key: int, levels: int) -> SimulatedBook:
+    gap = shape.gap
     best_ask = shape.price if shape.at_ask else shape.price + table.tick(shape.price)
     best_bid = shape.price - table.tick_below(shape.price) if shape.at_ask else shape.price
-    asks = [p for p in table.prices_from(best_ask, levels, up=True) if p <= shape.upper]
-    bids = [p for p in table.prices_from(best_bid, levels, up=False) if p >= shape.lower]
+    asks = [p for p in table.prices_from(best_ask, levels + gap, up=True)[gap:] if p <= shape.upper]
+    bids = [
+        p for p in table.prices_from(best_bid, levels + gap, up=False)[gap:] if p >= shape.lower
+    ]
     return SimulatedBook(
         tuple(_level(p, key, depth, shape.size) for depth, p in enumerate(asks)),
         tuple(_level(p, ~key, depth, shape.size) for depth, p in enumerate(bids)),

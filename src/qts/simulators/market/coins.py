@@ -43,6 +43,7 @@ class CoinMarket:
         self.traded: Flags = np.zeros(symbols, np.bool_)
         self.traded_at: Ints = np.full(symbols, self.time, np.int64)
         self.traded_volume: Floats = np.zeros(symbols)
+        self.gaps: dict[int, int] = {}  # empty levels of the books, by symbol
         self._new_day()
 
     def _new_day(self) -> None:
@@ -105,7 +106,8 @@ class CoinMarket:
 
     def book(self, index: int) -> SimulatedBook:
         size = max(COIN / 100, float(self.universe.daily_volume[index]) / 5000)
-        shape = BookShape(int(self.price[index]), bool(self.at_ask[index]), 1, 2**62, size)
+        price, gap = int(self.price[index]), self.gaps.get(index, 0)
+        shape = BookShape(price, bool(self.at_ask[index]), 1, 2**62, size, gap)
         key = (self.seed << 52) ^ (index << 36) ^ (self.time % DAY_S)
         return build(COIN_TICKS, shape, key, self.depth)
 

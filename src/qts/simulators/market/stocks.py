@@ -52,6 +52,7 @@ class StockMarket:
         suspended: int = 2,
         always_open: bool = False,
     ) -> None:
+        self.always_open = always_open
         self._phase_at = regular_at if always_open else phase_at
         self.universe = stocks(seed, symbols)
         self.index = {code: i for i, code in enumerate(self.universe.codes)}
@@ -63,6 +64,7 @@ class StockMarket:
         self._rng = np.random.default_rng([seed, 3])
         self.surges = SurgeGenerator(np.random.default_rng([seed, 4]), symbols, surges_per_hour)
         self.suspended: Flags = np.arange(symbols) >= symbols - suspended
+        self.gaps: dict[int, int] = {}  # empty levels of the books, by symbol
         self._dynamic_vi = np.where(self.universe.narrow_vi, NARROW_VI, USUAL_VI)
         self._sigma = self.universe.sigma / np.sqrt(_REGULAR_S)
         self._per_second = self.universe.daily_volume / _REGULAR_S
@@ -217,7 +219,8 @@ class StockMarket:
         price = self.expected[index] if auction else self.price[index]
         size = max(10.0, float(self.universe.daily_volume[index]) / 4000)
         limits = int(self.lower[index]), int(self.upper[index])
-        shape = BookShape(int(price), bool(self.at_ask[index]), *limits, size)
+        gap = self.gaps.get(index, 0)
+        shape = BookShape(int(price), bool(self.at_ask[index]), *limits, size, gap)
         return build(STOCK_TICKS, shape, self._key(index), self.depth)
 
     def _key(self, index: int) -> int:

@@ -1,16 +1,20 @@
-"""Upbit market data over REST: markets, tickers, order books, trades."""
+"""Upbit market data over REST: markets, tickers, order books, trades, candles."""
 
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import moment_of, utc_ms
+from qts.simulators.market.history import COIN_DAYS, MINUTE_S, NO_BARS, Bars, MarketHistory
+from qts.simulators.market.sessions import DAY_S, moment_of, seconds_of, utc_ms
 from qts.simulators.market.ticks import COIN, Flags, Ints
 from qts.simulators.upbit.gateway import UpbitError, number, text
 
+MAX_CANDLES = 200
+UNITS = (1, 3, 5, 10, 15, 30, 60, 240)
 _RECENT_SECONDS = 500
 
 
@@ -27,6 +31,9 @@ class UpbitQuoteApi:
     def __init__(self, market: CoinMarket) -> None:
         self._market = market
         self._recent: deque[TradedSecond] = deque(maxlen=_RECENT_SECONDS)
+        self._history = MarketHistory(
+            market.universe, market.table, market.seed, market.time, COIN_DAYS
+        )
 
     def index(self, code: str) -> int:
         index = self._market.index.get(code)
@@ -132,6 +139,7 @@ class UpbitQuoteApi:
         """Record the trades of this second."""
         m = self._market
         self._recent.append(TradedSecond(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
+        self._history.record(m)
 
     def trades(self, i: int, count: int = 1) -> list[dict[str, Any]]:
         """Return the latest trades, newest first."""
@@ -158,3 +166,83 @@ class UpbitQuoteApi:
             "ask_bid": "BID" if second.at_ask[i] else "ASK",
             "sequential_id": utc_ms(second.time) * 1000 + i % 1000,
         }
+
+    # Candles
+
+    def candles(self, query: Mapping[str, str], unit: int) -> list[dict[str, Any]]:
+        """Return the candles of `unit` minutes that start before `to`, newest first."""
+        if unit not in UNITS:
+            raise UpbitError(400, 400, f"unit is one of {', '.join(map(str, UNITS))}")
+        index, end, count = self._window(query)
+        span = unit * MINUTE_S
+        since_midnight = (end - 1 - COIN_DAYS.offset) % span
+        end = min(end - 1 - since_midnight + span, self._market.time + 1)  # the whole last candle
+        found = NO_BARS
+        for last, first in self._days_before(index, end):
+            day = self._history.minutes(index, first, min(last, end))
+            found = day.grouped(day.start - (day.start - COIN_DAYS.offset) % span).join(found)
+            if len(found.start) >= count:
+                break
+        return [{**row, "unit": unit} for row in self._rows(index, found, count)]
+
+    def day_candles(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the candles of days in UTC, newest first, with the change from the day before."""
+        index, end, count = self._window(query)
+        found = NO_BARS
+        for _, first in self._days_before(index, end):
+            found = self._history.day(index, COIN_DAYS.day_of(first)).join(found)
+            if len(found.start) > count:
+                break
+        found = found._replace(start=found.start * DAY_S + COIN_DAYS.offset)
+        rows = self._rows(index, found, count)
+        closes = [number(int(close)) for close in found.close[::-1]]
+        for row, before in zip(rows, [*closes[1:], closes[-1]] if closes else [], strict=False):
+            change = row["trade_price"] - before
+            row |= {
+                "prev_closing_price": before,
+                "change_price": change,
+                "change_rate": change / before,
+            }
+        return rows
+
+    def _window(self, query: Mapping[str, str]) -> tuple[int, int, int]:
+        """Return symbol, end and count; `to` without an offset is UTC, and exclusive."""
+        index, count = self.index(query.get("market", "")), query.get("count", "1")
+        if not count.isdigit() or not 1 <= int(count) <= MAX_CANDLES:
+            raise UpbitError(400, 400, f"count is 1 to {MAX_CANDLES}")
+        end = self._market.time + 1
+        if to := query.get("to"):
+            try:
+                moment = datetime.fromisoformat(to.replace(" ", "T"))
+            except ValueError:
+                raise UpbitError(400, 400, "to is not a time of ISO 8601") from None
+            aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            end = min(end, seconds_of(aware + timedelta(microseconds=999_999)))
+        return index, end, int(count)
+
+    def _days_before(self, index: int, end: int) -> list[tuple[int, int]]:
+        """Return end and start of the days of a symbol, newest first, before a moment."""
+        last, oldest = COIN_DAYS.day_of(end - 1), self._history.listed_on(index)
+        starts = [day * DAY_S + COIN_DAYS.offset for day in range(last, oldest - 1, -1)]
+        return [(start + DAY_S, start) for start in starts]
+
+    def _rows(self, index: int, bars: Bars, count: int) -> list[dict[str, Any]]:
+        rows = []
+        for at in range(len(bars.start) - 1, max(-1, len(bars.start) - 1 - count), -1):
+            opens, high, low, close = (number(int(column[at])) for column in bars[1:5])
+            start = moment_of(int(bars.start[at]))
+            rows.append(
+                {
+                    "market": self._market.universe.codes[index],
+                    "candle_date_time_utc": start.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+                    "candle_date_time_kst": start.strftime("%Y-%m-%dT%H:%M:%S"),
+                    "opening_price": opens,
+                    "high_price": high,
+                    "low_price": low,
+                    "trade_price": close,
+                    "timestamp": utc_ms(int(bars.start[at])) + 59_000,
+                    "candle_acc_trade_price": float(bars.value[at]) / COIN / COIN,
+                    "candle_acc_trade_volume": int(bars.volume[at]) / COIN,
+                }
+            )
+        return rows

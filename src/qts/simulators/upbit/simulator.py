@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -48,7 +47,8 @@ class UpbitSimulator(Simulator):
         self.orders = UpbitOrderApi(
             self.market, config.duplicate_identifier, self.stream.notify, config.market.seed
         )
-        deque(self.market.advance(start), maxlen=0)
+        for _ in self.market.advance(start):
+            self._quotes.on_second()
 
     def _now_ns(self) -> int:
         by_market = self.config.limits_clock == "market"
@@ -73,8 +73,10 @@ class UpbitSimulator(Simulator):
                 lambda q: _each(quotes.instrument, quotes.indexes(_markets(q))),
             ),
             ("trades/ticks", "trade", self._trades),
+            ("candles/days", "candle", quotes.day_candles),
         ):
             router.add_get(f"/v1/{path}", self._public(group, endpoint))
+        router.add_get(r"/v1/candles/minutes/{unit:\d+}", self._minute_candles)
         for method, path, group, act in (
             ("GET", "accounts", "default", accounts.accounts),
             ("POST", "orders", "order", accounts.place),
@@ -143,6 +145,11 @@ class UpbitSimulator(Simulator):
             raise UpbitError(400, 400, "count is 1 to 500")
         return self._quotes.trades(self._quotes.index(query.get("market", "")), int(count))
 
+    async def _minute_candles(self, request: web.Request) -> web.Response:
+        unit = int(request.match_info["unit"][:4])
+        handler = self._public("candle", lambda query: self._quotes.candles(query, unit))
+        return cast(web.Response, await handler(request))
+
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         customer, header = None, request.headers.get("Authorization", "")
         scope = f"ip {request.remote}"
@@ -186,10 +193,14 @@ class UpbitSimulator(Simulator):
         return list(self.market.universe.codes)
 
     def inject(self, event: str, symbol: str, values: dict[str, Any]) -> None:
+        if event == "index":
+            raise KeyError(symbol)  # Upbit has none
         index = self.market.index[symbol]
         self.catch_up()
         if event == "surge":
             self.market.inject_surge(index, values["percent"], values["over_s"])
+        elif event == "spread":
+            self.market.gaps[index] = values["ticks"]
         else:
             self.market.suspend(index, event in ("suspend", "halt"))
 

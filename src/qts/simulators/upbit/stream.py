@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from qts.simulators.account import SimulatedHolding
-from qts.simulators.faults import FaultInjector
+from qts.simulators.control import FaultInjector
 from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import utc_ms
 from qts.simulators.matching import SimulatedFill

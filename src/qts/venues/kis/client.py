@@ -18,6 +18,7 @@ from qts.venues.errors import UNDECODABLE, NotSupportedError, RateLimitedError, 
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
 from qts.venues.kis.codes import TOKEN_REJECTED, TOKEN_TOO_SOON, reply_error
 from qts.venues.kis.token import TokenStore, token_file
+from qts.venues.metrics import RequestMeter, exported_budget
 from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RequestPriority
 from qts.venues.ratelimit.usage_log import UsageLog
@@ -192,20 +193,23 @@ class KisClient:
                 else {"params": chosen}
             )
             sent_ns = self._clock.monotonic_ns()
-            try:
-                async with self._session.request(
-                    endpoint.method,
-                    self.config.rest + endpoint.path,
-                    headers=headers,
-                    allow_redirects=False,  # the headers hold the key
-                    **form,
-                ) as response:
-                    data = await response.read()
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                venue = f"KIS at {self.config.rest}"
-                raise no_reply_error(venue, error, endpoint.changes) from None
+            with RequestMeter("kis", _name(endpoint.path), self._clock) as meter:
+                try:
+                    async with self._session.request(
+                        endpoint.method,
+                        self.config.rest + endpoint.path,
+                        headers=headers,
+                        allow_redirects=False,  # the headers hold the key
+                        **form,
+                    ) as response:
+                        data = await response.read()
+                except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                    venue = f"KIS at {self.config.rest}"
+                    raise no_reply_error(venue, error, endpoint.changes) from None
+                reply = parse_reply(data)
+                if found := error_of(reply, response.status, endpoint.changes):
+                    meter.failed(found)
         self.skew.record(response.headers.get("Date"), sent_ns)
-        reply = parse_reply(data)
         reply.more = response.headers.get("tr_cont", "") in _MORE
         return reply, response.status
 
@@ -234,18 +238,26 @@ class KisClient:
 
     async def _exchange(self, method: str, path: str, **form: Any) -> tuple[int, bytes]:
         """Send a request without the rate limiter: KIS counts token requests separately."""
-        try:
-            async with self._session.request(
-                method, self.config.rest + path, allow_redirects=False, **form
-            ) as response:
-                status, data = response.status, await response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise no_reply_error(f"KIS at {self.config.rest}", error, False) from None
-        if 300 <= status < 400:
-            raise reply_error(status, "", "", False)
+        with RequestMeter("kis", _name(path), self._clock) as meter:
+            try:
+                async with self._session.request(
+                    method, self.config.rest + path, allow_redirects=False, **form
+                ) as response:
+                    status, data = response.status, await response.read()
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                raise no_reply_error(f"KIS at {self.config.rest}", error, False) from None
+            if 300 <= status < 400:
+                raise reply_error(status, "", "", False)
+            if status >= 400:
+                meter.failed(reply_error(status, "", "", False))
         if status == 429:
             self.limiter.on_throttled()  # the other requests share whatever is limited
         return status, data
+
+
+def _name(path: str) -> str:
+    """Return the endpoint's name in the metrics."""
+    return path.rpartition("/")[2]
 
 
 def _decode(data: bytes, kind: Any) -> Any:
@@ -267,6 +279,7 @@ async def connect_kis(config: KisConfig, home: Path, clock: Clock) -> AsyncItera
     limiter = RateLimiter(config.key_limits, clock, usage_log)
     try:
         async with KisClient.open(config, limiter, clock, home / "tokens") as client:
-            yield client
+            with exported_budget("kis", {"": limiter}):
+                yield client
     finally:
         limiter.close()

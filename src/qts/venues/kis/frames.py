@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CBC
 from cryptography.hazmat.primitives.padding import PKCS7
 
+from qts.domain import BookLevel, OrderBook
 from qts.venues.quote import Quote
 
 TRADES = "H0STCNT0"
@@ -25,6 +28,8 @@ BOOKS = "H0STASP0"
 FILLS = "H0STCNI0"
 PAPER_FILLS = "H0STCNI9"
 PING = "PINGPONG"
+_CONTINUOUS = "0"  # HOUR_CLS_CODE
+FALLING = ("4", "5")  # lower limit, down
 
 # Fields read from each record; a frame with fewer is malformed.
 _MIN_FIELDS = {TRADES: 14, BOOKS: 43, FILLS: 17, PAPER_FILLS: 17}
@@ -137,13 +142,51 @@ def decrypt(payload: str, cipher: StreamCipher) -> str:
 
 
 def trade_quote(record: list[str]) -> Quote:
-    """Return a trade as a quote: price, the day's volume, best ask and bid."""
+    """Return a trade as a quote: price, the day's volume, best ask and bid, its time."""
     raw = {"hour": record[1], "volume": record[12], "fields": str(len(record))}
     try:
-        price, volume, ask, bid = (float(record[i]) for i in (2, 13, 10, 11))
+        price, volume, ask, bid, change = (float(record[i]) for i in (2, 13, 10, 11, 4))
+        at = venue_time(record[33], record[1]) if len(record) > 33 else 0.0
     except ValueError as error:
         raise MalformedFrameError(f"not a number in a trade: {error}") from None
-    return Quote(record[0], price, volume, bid, ask, raw, "kis_ws")
+    if record[3] in FALLING:  # the change comes with or without its sign
+        change = -abs(change)
+    return Quote(record[0], price, volume, bid, ask, raw, "kis_ws", at, price - change)
+
+
+def order_book(record: list[str], at: float) -> OrderBook | None:
+    """Return the ten levels of each side; None in an auction, where nothing trades against them."""
+    if record[2] != _CONTINUOUS:
+        return None
+    try:
+        numbers = [float(field or 0) for field in record[3:43]]
+    except ValueError as error:
+        raise MalformedFrameError(f"not a number in an order book: {error}") from None
+    asks, bids = (
+        tuple(
+            BookLevel(price, quantity)
+            for price, quantity in zip(
+                numbers[start : start + 10], numbers[start + 20 : start + 30], strict=True
+            )
+            if price > 0
+        )
+        for start in (0, 10)
+    )
+    return OrderBook(record[0], bids, asks, at)
+
+
+@functools.lru_cache(maxsize=4)
+def _midnight(yyyymmdd: str) -> float:
+    """Return the start of a day in Seoul."""
+    return datetime.strptime(f"{yyyymmdd}+0900", "%Y%m%d%z").timestamp()
+
+
+def venue_time(yyyymmdd: str, hhmmss: str) -> float:
+    """Return a time of KIS in seconds since the Unix epoch; 0 for one that is blank."""
+    if not yyyymmdd or not hhmmss:
+        return 0.0
+    seconds = int(hhmmss[:2]) * 3600 + int(hhmmss[2:4]) * 60 + int(hhmmss[4:6])
+    return _midnight(yyyymmdd) + seconds
 
 
 def fill_notice(record: list[str]) -> FillNotice:

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import UnreachableError
+from qts.domain import BookLevel, OrderBook, UnreachableError
 from qts.venues.config import KisConfig
 from qts.venues.kis.client import KisClient, KisEndpoint, Reply
-from qts.venues.quote import BookLevel, OrderBook, Quote
+from qts.venues.kis.frames import FALLING
+from qts.venues.quote import IndexQuote, Quote
 from qts.venues.ratelimit.limits import RequestPriority
 
 MAX_SYMBOLS = 30
@@ -19,7 +20,7 @@ _QUOTATIONS = "/uapi/domestic-stock/v1/quotations"
 _PRICE = KisEndpoint(f"{_QUOTATIONS}/inquire-price", "FHKST01010100")
 _MULTI_PRICE = KisEndpoint(f"{_QUOTATIONS}/intstock-multprice", "FHKST11300006", "")
 _BOOK = KisEndpoint(f"{_QUOTATIONS}/inquire-asking-price-exp-ccn", "FHKST01010200")
-_VOLUME_RANK = KisEndpoint(f"{_QUOTATIONS}/volume-rank", "FHPST01710000", "")
+_INDEX = KisEndpoint(f"{_QUOTATIONS}/inquire-index-price", "FHPUP02100000", "")
 _HOLIDAY = KisEndpoint(f"{_QUOTATIONS}/chk-holiday", "CTCA0903R", "")
 
 Row = dict[str, Any]
@@ -58,38 +59,28 @@ class KisQuotes:
 
         if self.per_call == 1:
             reply = await self._client.call(_PRICE, values, priority)
-            return [single_quote(chosen[0], row) for row in _rows(reply.output)]
+            return [single_quote(chosen[0], row) for row in parse_rows(reply.output)]
         reply = await self._client.call(_MULTI_PRICE, values, priority)
         return _many_quotes(reply)
 
     async def quote(self, symbol: str, priority: RequestPriority) -> Quote:
         reply = await self._client.call(_PRICE, self._one(symbol), priority)
-        (row,) = _rows(reply.output) or [{}]
+        (row,) = parse_rows(reply.output) or [{}]
         return single_quote(symbol, row)
 
     async def order_book(self, symbol: str, priority: RequestPriority) -> OrderBook:
         reply = await self._client.call(_BOOK, self._one(symbol), priority)
-        (row,) = _rows(reply.output1) or [{}]
-        return OrderBook(symbol, _levels(row, "askp"), _levels(row, "bidp"), row)
+        (row,) = parse_rows(reply.output1) or [{}]
+        return OrderBook(symbol, _levels(row, "bidp"), _levels(row, "askp"))
 
-    async def volume_ranking(
-        self, priority: RequestPriority = RequestPriority.ACCOUNT
-    ) -> list[Row]:
-        """Return the ranking by volume, with the fields of KIS."""
-        values = {
-            "FID_COND_MRKT_DIV_CODE": self._market,
-            "FID_COND_SCR_DIV_CODE": "20171",
-            "FID_INPUT_ISCD": "0000",
-            "FID_DIV_CLS_CODE": "0",
-            "FID_BLNG_CLS_CODE": "0",
-            "FID_TRGT_CLS_CODE": "111111111",
-            "FID_TRGT_EXLS_CLS_CODE": "0000000000",
-            "FID_INPUT_PRICE_1": "",
-            "FID_INPUT_PRICE_2": "",
-            "FID_VOL_CNT": "",
-            "FID_INPUT_DATE_1": "",
-        }
-        return _rows((await self._client.call(_VOLUME_RANK, values, priority)).output)
+    async def index(self, code: str, priority: RequestPriority) -> IndexQuote:
+        """Return an index by its code at KIS; a code that KIS does not know has the value 0."""
+        values = {"FID_COND_MRKT_DIV_CODE": "U", "FID_INPUT_ISCD": code}
+        (row,) = parse_rows((await self._client.call(_INDEX, values, priority)).output) or [{}]
+        change = _number(row.get("bstp_nmix_prdy_ctrt")) / 100
+        if row.get("prdy_vrss_sign") in FALLING:  # the change comes with or without its sign
+            change = -abs(change)
+        return IndexQuote(code, _number(row.get("bstp_nmix_prpr")), change)
 
     async def trading_days(self, since: date) -> dict[date, bool]:
         """Return whether the market opens, by day from `since`; KIS wants at most a call a day."""
@@ -97,7 +88,7 @@ class KisQuotes:
         reply = await self._client.call(_HOLIDAY, values, RequestPriority.ACCOUNT)
         return {
             datetime.strptime(row["bass_dt"], "%Y%m%d").date(): row["opnd_yn"] == "Y"  # noqa: DTZ007 - a day has no zone
-            for row in _rows(reply.output)
+            for row in parse_rows(reply.output)
         }
 
     def _many(self, symbols: Sequence[str]) -> dict[str, str]:
@@ -117,12 +108,13 @@ def parse_many(body: bytes) -> list[Quote]:
 
 
 def _many_quotes(reply: Reply) -> list[Quote]:
-    return [multi_quote(row) for row in _rows(reply.output) if row.get("inter_shrn_iscd")]
+    return [multi_quote(row) for row in parse_rows(reply.output) if row.get("inter_shrn_iscd")]
 
 
 def single_quote(symbol: str, row: Row) -> Quote:
     price, volume = _number(row.get("stck_prpr")), _number(row.get("acml_vol"))
-    return Quote(symbol, price, volume, 0.0, 0.0, row, "kis_rest")
+    base = _number(row.get("stck_sdpr"))
+    return Quote(symbol, price, volume, 0.0, 0.0, row, "kis_rest", base=base)
 
 
 def multi_quote(row: Row) -> Quote:
@@ -134,6 +126,7 @@ def multi_quote(row: Row) -> Quote:
         _number(row.get("inter2_askp")),
         row,
         "kis_rest",
+        base=_number(row.get("inter2_sdpr")) or _number(row.get("inter2_prdy_clpr")),
     )
 
 
@@ -145,15 +138,16 @@ def _number(text: Any) -> float:
         return 0.0
 
 
-def _levels(row: Row, side: str) -> list[BookLevel]:
+def _levels(row: Row, side: str) -> tuple[BookLevel, ...]:
     levels = (
         BookLevel(_number(row.get(f"{side}{n}")), _number(row.get(f"{side}_rsqn{n}")))
         for n in range(1, 11)
     )
-    return [level for level in levels if level.price > 0]
+    return tuple(level for level in levels if level.price > 0)
 
 
-def _rows(output: msgspec.Raw) -> list[Row]:
+def parse_rows(output: msgspec.Raw) -> list[Row]:
+    """Return the rows of one output of a reply."""
     try:
         found = msgspec.json.decode(output, type=list[Row] | Row | None)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,7 @@
 """Stream of KIS over a WebSocket: one connection per key, 41 subscriptions, reconnects forever.
 
-One subscription is kept for the fill notices, forty are for symbols. KIS acknowledges each one, or
+One subscription is kept for the fill notices, forty are for trades and order books of symbols:
+trades first, books with what is left. KIS acknowledges each one, or
 rejects it: a rejected symbol is dropped, so that its consumer can poll it and subscribe again;
 rejected fill notices are reported to their consumer, who has to look for fills without them.
 
@@ -15,16 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import aiohttp
 
 from qts import telemetry
-from qts.domain import Clock, QtsError, RefusedError
+from qts.domain import Clock, OrderBook, QtsError, RefusedError
 from qts.venues.errors import refuse_redirects
 from qts.venues.kis.client import KisClient
 from qts.venues.kis.frames import (
+    BOOKS,
     FILLS,
     PAPER_FILLS,
     PING,
@@ -35,10 +37,12 @@ from qts.venues.kis.frames import (
     MalformedFrameError,
     StreamCipher,
     fill_notice,
+    order_book,
     parse,
     request,
     trade_quote,
 )
+from qts.venues.metrics import stream_reconnects
 from qts.venues.quote import Quote
 
 MAX_SUBSCRIPTIONS = 41
@@ -74,10 +78,12 @@ class KisStream:
         clock: Clock,
         on_quote: Callable[[Quote], None],
         on_live: Callable[[], None] | None = None,
+        on_book: Callable[[OrderBook], None] | None = None,
     ) -> None:
         self._client = client
         self._clock = clock
         self._on_quote = on_quote
+        self._on_book = on_book
         self._on_fill: Callable[[FillNotice], None] | None = None
         self._on_live = on_live
         self._on_fills_live: Callable[[], None] | None = None
@@ -85,11 +91,14 @@ class KisStream:
         self._fills: StreamSubscription | None = None
         self._symbols: dict[str, None] = {}
         self._registered: dict[str, float] = {}  # on this connection
+        self._books: dict[str, None] = {}
+        self._rejected_books: set[str] = set()  # on this connection
         self._heard_ns = 0
         self._ciphers: dict[str, StreamCipher] = {}
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._approval = ""
         self._requests: asyncio.Queue[tuple[StreamSubscription, bool]] = asyncio.Queue()
+        self._reconnects = stream_reconnects("kis")
         self.malformed_frames = 0
         self.rejections: dict[str, int] = {}
         self.fills_rejected = ""  # why KIS sends no fill notices
@@ -121,6 +130,7 @@ class KisStream:
                 f"symbols, and all are in use; unsubscribe a symbol first"
             )
         self._symbols[symbol] = None
+        self.set_books(list(self._books))  # trades come first
         self._requests.put_nowait((StreamSubscription(TRADES, symbol), True))
 
     def unsubscribe(self, symbol: str) -> None:
@@ -128,6 +138,22 @@ class KisStream:
             del self._symbols[symbol]
             self._registered.pop(symbol, None)
             self._requests.put_nowait((StreamSubscription(TRADES, symbol), False))
+
+    @property
+    def books(self) -> Collection[str]:
+        """Symbols whose order book is subscribed."""
+        return self._books
+
+    def set_books(self, symbols: Sequence[str]) -> None:
+        """Subscribe to the order books of these symbols, as many as trades leave capacity for."""
+        wanted = [symbol for symbol in symbols if symbol not in self._rejected_books]
+        wanted.sort(key=lambda symbol: symbol not in self._books)  # KIS blocks those who churn
+        kept = dict.fromkeys(wanted[: MAX_SYMBOLS - len(self._symbols)])
+        before, self._books = self._books, kept
+        for gone in before.keys() - kept.keys():
+            self._requests.put_nowait((StreamSubscription(BOOKS, gone), False))
+        for symbol in kept.keys() - before.keys():
+            self._requests.put_nowait((StreamSubscription(BOOKS, symbol), True))
 
     def subscribe_fills(
         self,
@@ -172,6 +198,7 @@ class KisStream:
                         error=str(error) or type(error).__name__,
                         retry_in_s=round(retry_in_s, 1),
                     )
+                self._reconnects.inc()
                 await self._clock.sleep(retry_in_s)
         finally:
             _FILLS_REJECTED.set(0)
@@ -186,12 +213,15 @@ class KisStream:
                     self._requests.put_nowait((self._fills, True))
                 for symbol in self._symbols:
                     self._requests.put_nowait((StreamSubscription(TRADES, symbol), True))
+                for symbol in self._books:
+                    self._requests.put_nowait((StreamSubscription(BOOKS, symbol), True))
                 sender = asyncio.create_task(self._send_requests(socket))
                 try:
                     await self._receive(socket)
                 finally:
                     self._socket = None
                     self._registered.clear()
+                    self._rejected_books.clear()
                     sender.cancel()
                     await asyncio.wait({sender})
 
@@ -231,9 +261,18 @@ class KisStream:
         if frame.service == TRADES:
             for record in frame.records:
                 self._on_quote(trade_quote(record))
+        elif frame.service == BOOKS:
+            self._deliver_books(frame)
         elif frame.service in (FILLS, PAPER_FILLS) and self._on_fill is not None:
             for record in frame.records:
                 self._on_fill(fill_notice(record))
+
+    def _deliver_books(self, frame: Frame) -> None:
+        at = self._clock.now().timestamp()
+        for record in frame.records:
+            book = order_book(record, at)
+            if book is not None and self._on_book is not None:
+                self._on_book(book)
 
     def _fills_missed(self) -> None:
         if self._on_fills_live is not None:
@@ -256,6 +295,9 @@ class KisStream:
             raise ConnectionError(f"{control.code} {text}")
         if service in (FILLS, PAPER_FILLS):
             self._reject_fills(f"{control.code} {text}")
+        elif service == BOOKS:
+            self._books.pop(key, None)
+            self._rejected_books.add(key)
         else:
             self._symbols.pop(key, None)
             self._registered.pop(key, None)
@@ -265,7 +307,7 @@ class KisStream:
             self.fills_rejected = ""
             _FILLS_REJECTED.set(0)
             self._fills_missed()
-        elif key in self._symbols and code in _SUBSCRIBED:
+        elif service == TRADES and key in self._symbols and code in _SUBSCRIBED:
             self._registered.setdefault(key, self._clock.monotonic_ns() / 1e9)
 
     def _reject_fills(self, reason: str) -> None:

@@ -23,6 +23,7 @@ class RequestPriority(IntEnum):
     WATCHED = 3  # quotes of symbols that are held or on order
     BURST = 4  # quotes of symbols that move
     NORMAL = 5  # scans
+    HISTORY = 6  # past bars
 
 
 class RateLimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,4 +92,4 @@ def ceilings(
         share = market * MAX_WATCHED_SHARE
         watched = math.floor(min(watched_per_s * span_ns / SECOND_NS, share))
     scans = max(1, market - watched)
-    return limit, max(1, entries), max(1, limit - orders), market, scans, scans
+    return limit, max(1, entries), max(1, limit - orders), market, scans, scans, scans

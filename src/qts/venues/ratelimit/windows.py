@@ -84,6 +84,19 @@ class SlidingWindows:
     def used(self, span_ns: int, now: int) -> int:
         return self._count_since(now - span_ns) + self.in_flight
 
+    def remaining(self, now: int) -> dict[str, int]:
+        """Return the requests left of each window; changes nothing, so any thread may call it."""
+        if self._calendar is None:
+            day_used = self._count_since(now - DAY_NS)
+        else:
+            day_used = self._day_used if now < self._day_ends_ns else 0
+        used = {
+            "second": (self._per_second, self._count_since(now - SECOND_NS)),
+            "minute": (self._limits.per_minute, self._count_since(now - MINUTE_NS)),
+            "day": (self._limits.per_day, day_used),
+        }
+        return {name: max(0, top - done - self.in_flight) for name, (top, done) in used.items()}
+
     def remaining_within(self, seconds: float) -> int:
         """Return how many requests the day allows in the next `seconds`."""
         now = self._clock.monotonic_ns()

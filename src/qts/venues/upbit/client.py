@@ -7,22 +7,22 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Self
 
 import aiohttp
 import msgspec
 
-from qts.domain import Clock, QtsError, RefusedError, SystemClock
+from qts.domain import BookLevel, Clock, OrderBook, QtsError, RefusedError, SystemClock
 from qts.venues.clock_skew import ClockSkew
 from qts.venues.config import UpbitConfig
 from qts.venues.errors import RateLimitedError, no_reply_error
 from qts.venues.guarded_body import BeforeSend, GuardedJsonBody
+from qts.venues.metrics import UpbitRequestMeter, exported_budget, set_upbit_remaining
 from qts.venues.quote import Quote
 from qts.venues.ratelimit.limiter import RateLimiter
 from qts.venues.ratelimit.limits import RateLimitConfig, RequestPriority
-from qts.venues.upbit import metrics
 from qts.venues.upbit.codes import BLOCK_S, decode_reply
 
 Group = Literal["quotes", "default", "order"]
@@ -30,6 +30,7 @@ Values = Sequence[tuple[str, str]]
 
 EXIT_RESERVE = 2  # of orders per second; half of it is for exits alone
 _STARTED_NS = SystemClock().monotonic_ns()  # this process
+BOOK_LEVELS = 15  # Upbit takes 1, 5, 15 or 30
 _DIGITS = re.compile(r"[0-9]{1,9}")
 
 
@@ -43,11 +44,10 @@ class UpbitClient:
         self._session = session
         self.remaining: dict[str, int] = {}  # as Upbit counts, by Upbit's groups
         rates = {
-            "quotes": config.quotes_per_second,
             "default": config.requests_per_second,
             "order": config.orders_per_second,
         }
-        self.limiters = {
+        self.limiters = {"quotes": RateLimiter(quote_limits(config), clock)} | {
             group: RateLimiter(_limits(rate, EXIT_RESERVE if group == "order" else 0), clock)
             for group, rate in rates.items()
         }
@@ -56,7 +56,7 @@ class UpbitClient:
     @asynccontextmanager
     async def open(cls, config: UpbitConfig, clock: Clock) -> AsyncIterator[Self]:
         uptime_s = (clock.monotonic_ns() - _STARTED_NS) / 1e9
-        if config.access_key and 0 <= uptime_s < 1:
+        if 0 <= uptime_s < 1:
             # An earlier process may have used up the second in which it ended.
             await clock.sleep(1 - uptime_s)
         timeout = aiohttp.ClientTimeout(total=config.timeout_s)
@@ -64,62 +64,85 @@ class UpbitClient:
             session._retry_connection = False  # one grant, one request
             client = cls(config, clock, session)
             try:
-                yield client
+                with exported_budget("upbit", client.limiters):
+                    yield client
             finally:
                 for limiter in client.limiters.values():
                     limiter.close()
 
     async def tickers(
-        self, symbols: Sequence[str] = (), priority: RequestPriority = RequestPriority.NORMAL
+        self,
+        symbols: Sequence[str] | Callable[[], Sequence[str]] = (),
+        priority: RequestPriority = RequestPriority.NORMAL,
     ) -> list[Quote]:
-        """Quote the symbols in one request; without symbols, all that trade in won."""
-        if symbols:
+        """Quote the symbols in one request; without symbols, all that trade in won.
+
+        A function as `symbols` is called after the grant, and returns at least one.
+        """
+        path: str
+        values: Values | Callable[[], Values]
+        if callable(symbols):
+            path, values = "/v1/ticker", lambda: [("markets", ",".join(symbols()))]
+        elif symbols:
             path, values = "/v1/ticker", [("markets", ",".join(symbols))]
         else:
             path, values = "/v1/ticker/all", [("quote_currencies", "KRW")]
         rows = await self.call("GET", path, values, "quotes", priority)
         return [ticker_quote(row, "upbit_rest") for row in rows]
 
+    async def order_book(self, symbol: str, priority: RequestPriority) -> OrderBook:
+        values = [("markets", symbol), ("count", str(BOOK_LEVELS))]
+        (row,) = await self.call("GET", "/v1/orderbook", values, "quotes", priority)
+        return order_book(row)
+
     async def call(
         self,
         method: Literal["GET", "POST", "DELETE"],
         path: str,
-        values: Values,
+        values: Values | Callable[[], Values],
         group: Group,
         priority: RequestPriority,
         before_send: BeforeSend | None = None,
     ) -> Any:
         """Send one request, signed unless its group is `quotes`, and return the decoded reply.
 
-        `before_send` is called when a body is written to the connection.
+        A function as `values` is called after the grant. `before_send` is called when a body is
+        written to the connection.
         """
         limiter, changes = self.limiters[group], method != "GET"
+        meter = UpbitRequestMeter(method, path, self._clock)
         async with limiter.request(priority):
+            values = values() if callable(values) else values
             form: dict[str, Any] = (
                 {"data": GuardedJsonBody(dict(values), before_send)}
                 if method == "POST"
                 else {"params": values}
             )
             headers = {} if group == "quotes" else {"Authorization": self.authorization(values)}
-            timer, status = metrics.RequestTimer(method, path, self._clock), 0
             sent_ns = self._clock.monotonic_ns()
-            try:
-                async with self._session.request(
-                    method, self.config.url + path, headers=headers, allow_redirects=False, **form
-                ) as response:
-                    data, status = await response.read(), response.status
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise timer.failed(no_reply_error("Upbit", error, changes)) from None
-            finally:
-                timer.finished(status)
+            with meter:
+                try:
+                    async with self._session.request(
+                        method,
+                        self.config.url + path,
+                        headers=headers,
+                        allow_redirects=False,
+                        **form,
+                    ) as response:
+                        data, meter.status = await response.read(), response.status
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    raise meter.failed(no_reply_error("Upbit", error, changes)) from None
+                retry_after = response.headers.get("Retry-After")
+                result = decode_reply(meter.status, data, retry_after, changes)
+                if isinstance(result, QtsError):
+                    meter.failed(result)
         self.skew.record(response.headers.get("Date"), sent_ns)
         self._update_remaining(response.headers.get("Remaining-Req", ""), limiter)
-        result = decode_reply(status, data, response.headers.get("Retry-After"), changes)
         if not isinstance(result, QtsError):
             return result
         if isinstance(result, RateLimitedError):
             self._slow_down(limiter, result)
-        raise timer.failed(result)
+        raise result
 
     def authorization(self, values: Values = ()) -> str:
         """Return the token of one request; its hash covers the values before URL encoding."""
@@ -146,7 +169,7 @@ class UpbitClient:
         parts = dict(part.strip().split("=", 1) for part in header.split(";") if "=" in part)
         if "group" in parts and _DIGITS.fullmatch(parts.get("sec", "")):
             remaining = self.remaining[parts["group"]] = int(parts["sec"])
-            metrics.set_remaining(parts["group"], remaining)
+            set_upbit_remaining(parts["group"], remaining)
             if remaining == 0 and limiter.try_acquire(RequestPriority.EXIT):
                 limiter.release()
                 limiter.pause_for(1.0)
@@ -155,7 +178,22 @@ class UpbitClient:
 def ticker_quote(row: dict[str, Any], source: str) -> Quote:
     symbol = str(row.get("market") or row.get("code") or "")
     volume = float(row.get("acc_trade_volume") or 0.0)
-    return Quote(symbol, float(row["trade_price"]), volume, 0.0, 0.0, row, source)
+    at = float(row.get("trade_timestamp") or 0.0) / 1000
+    return Quote(symbol, float(row["trade_price"]), volume, 0.0, 0.0, row, source, at)
+
+
+def order_book(row: dict[str, Any], at: float = 0.0) -> OrderBook:
+    """Return the order book of a REST row or a stream message, received at `at`."""
+    units = row["orderbook_units"]
+    bids = tuple(BookLevel(float(u["bid_price"]), float(u["bid_size"])) for u in units)
+    asks = tuple(BookLevel(float(u["ask_price"]), float(u["ask_size"])) for u in units)
+    symbol = str(row.get("market") or row.get("code") or "")
+    return OrderBook(symbol, bids, asks, at, float(row.get("timestamp") or 0.0) / 1000)
+
+
+def quote_limits(config: UpbitConfig) -> RateLimitConfig:
+    """Return the limits of the quotes group."""
+    return _limits(config.quotes_per_second, 0)
 
 
 def _limits(per_second: int, orders_per_second: int) -> RateLimitConfig:

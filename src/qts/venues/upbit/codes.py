@@ -45,7 +45,11 @@ CODES = by_code(
     VenueCode("invalid_query_payload", _REJECTED, "the signature does not cover the values"),
     VenueCode("jwt_verification", _SETTINGS, f"{_WRONG_KEY}: the signature does not match"),
     VenueCode("market_not_found", _REJECTED, "no such symbol", confirmed=False),
-    VenueCode("no_authorization_ip", _SETTINGS, f"{_WRONG_KEY}: not allowed from this address"),
+    VenueCode(
+        "no_authorization_ip",
+        _SETTINGS,
+        "this machine's address is not on the allow-list of venues.upbit.access_key",
+    ),
     VenueCode("no_authorization_token", _REJECTED, "the request is not signed"),
     VenueCode(
         "nonce_used",
@@ -54,7 +58,11 @@ CODES = by_code(
     ),
     VenueCode("order_not_cancelable", _REJECTED, "nothing left to cancel", confirmed=False),
     VenueCode("order_not_found", _REJECTED, "no such order"),
-    VenueCode("out_of_scope", _REJECTED, "the key does not have the permission"),
+    VenueCode(
+        "out_of_scope",
+        _SETTINGS,
+        "venues.upbit.access_key lacks a permission of view assets, view orders, place orders",
+    ),
     VenueCode("under_min_total_ask", _REJECTED, "the value of a sell order is too small"),
     VenueCode("under_min_total_bid", _REJECTED, "the value of a buy order is too small"),
     VenueCode("validation_error", _REJECTED, "a value is missing or wrong"),

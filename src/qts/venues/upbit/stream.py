@@ -15,10 +15,11 @@ import aiohttp
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock, QtsError
+from qts.domain import Clock, OrderBook, QtsError
 from qts.venues.errors import refuse_redirects
+from qts.venues.metrics import stream_reconnects
 from qts.venues.quote import Quote
-from qts.venues.upbit.client import UpbitClient, ticker_quote
+from qts.venues.upbit.client import BOOK_LEVELS, UpbitClient, order_book, ticker_quote
 
 MAX_BACKOFF_S = 60.0
 STABLE_AFTER_S = 30.0  # a connection that lasted longer resets the backoff
@@ -39,8 +40,11 @@ class UpbitStream:
         on_quote: Callable[[Quote], None],
         on_order: Callable[[dict[str, Any]], None] | None = None,
         on_live: Callable[[], None] | None = None,
+        on_book: Callable[[OrderBook], None] | None = None,
     ) -> None:
         self._client = client
+        self._on_book = on_book
+        self._books: tuple[str, ...] = ()
         self._clock = clock
         self._on_quote = on_quote
         self._on_order = on_order
@@ -49,6 +53,7 @@ class UpbitStream:
         self._registered: dict[str, float] = {}
         self._heard_ns = 0
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._reconnects = stream_reconnects("upbit")
         self.malformed_frames = 0
 
     @property
@@ -67,9 +72,9 @@ class UpbitStream:
         """
         return self._registered.get(symbol)
 
-    async def subscribe(self, symbols: Sequence[str]) -> None:
-        """Replace the subscribed symbols."""
-        self._symbols = tuple(symbols)
+    async def subscribe(self, symbols: Sequence[str], books: Sequence[str] = ()) -> None:
+        """Replace the symbols whose tickers and whose order books are subscribed."""
+        self._symbols, self._books = tuple(symbols), tuple(books)
         if self._socket is not None and self._symbols:
             await self._socket.send_bytes(self._request())
             self._note_registered()
@@ -87,6 +92,7 @@ class UpbitStream:
             lasted_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             failures = 0 if lasted_s > STABLE_AFTER_S else failures + 1
             backoff_s = min(2.0**failures, MAX_BACKOFF_S)
+            self._reconnects.inc()
             await self._clock.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spread, not secrecy
 
     async def _run_connection(self) -> None:
@@ -131,6 +137,8 @@ class UpbitStream:
         kind = message.get("type")
         if kind == "ticker":
             self._on_quote(ticker_quote(message, "upbit_ws"))
+        elif kind == "orderbook" and self._on_book is not None:
+            self._on_book(order_book(message, self._clock.now().timestamp()))
         elif kind == "myOrder" and self._on_order is not None:
             self._on_order(message)
         elif "error" in message:
@@ -138,7 +146,12 @@ class UpbitStream:
             log.warning("Upbit rejected subscription", error=str(message["error"]))
 
     def _request(self) -> bytes:
-        content: dict[str, Any] = {"type": "myOrder"}
+        contents: list[dict[str, Any]] = [{"type": "myOrder"}]
         if self._on_order is None:
-            content = {"type": "ticker", "codes": list(self._symbols), "is_only_realtime": True}
-        return msgspec.json.encode([{"ticket": str(uuid.uuid4())}, content, {"format": "DEFAULT"}])
+            codes = list(self._symbols)
+            contents = [{"type": "ticker", "codes": codes, "is_only_realtime": True}]
+            if self._books:
+                deep = [f"{symbol}.{BOOK_LEVELS}" for symbol in self._books]
+                contents.append({"type": "orderbook", "codes": deep})
+        ticket = {"ticket": str(uuid.uuid4())}
+        return msgspec.json.encode([ticket, *contents, {"format": "DEFAULT"}])

@@ -1,0 +1,12 @@
+from qts.testing.broker import BrokerSuite as BrokerSuite
+from qts.testing.broker_market import BrokerMarket as BrokerMarket
+from qts.testing.broker_market import BrokerRecord as BrokerRecord
+from qts.testing.broker_market import ReportListener as ReportListener
+from qts.testing.calendar import CalendarSuite as CalendarSuite
+from qts.testing.history import HistorySuite as HistorySuite
+from qts.testing.networked_broker import FaultKind as FaultKind
+from qts.testing.networked_broker import NetworkedBrokerSuite as NetworkedBrokerSuite
+from qts.testing.networked_broker import NetworkedMarket as NetworkedMarket
+from qts.testing.quotes import QuoteSuite as QuoteSuite
+from qts.testing.venue import InstrumentSuite as InstrumentSuite
+from qts.testing.venue import VenueSuite as VenueSuite

@@ -1,0 +1,237 @@
+"""Suite of every broker, checked against the venue's own record of orders."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from qts.brokers import StreamGap
+from qts.domain import BrokerOrder, OrderState, Side, TimeInForce
+from qts.testing.broker_market import BrokerMarket, ReportListener
+from qts.venues import VenueRejectedError
+
+NOTHING_KNOWN: frozenset[str] = frozenset()
+
+
+async def the_order(market: BrokerMarket, order_id: str) -> BrokerOrder:
+    """Return the one order of an id that the broker lists."""
+    orders = await market.broker.orders(market.began)
+    (found,) = [order for order in orders if order.broker_order_id == order_id]
+    return found
+
+
+class BrokerSuite:
+    """Orders, fills, reports and the account of a broker; a subclass defines `market`."""
+
+    @pytest.fixture
+    def market(self) -> BrokerMarket:
+        raise NotImplementedError("define a fixture `market` that yields a BrokerMarket")
+
+    async def test_a_placed_order_is_listed_as_it_was_asked_for(self, market: BrokerMarket) -> None:
+        request = market.resting()
+        order_id = await market.broker.place(request)
+        order = await the_order(market, order_id)
+        assert set(await market.record()) == {order_id}
+        assert (order.symbol, order.side, order.type) == (
+            request.symbol,
+            request.side,
+            request.type,
+        )
+        assert (order.quantity, order.price, order.filled) == (
+            request.quantity,
+            request.price,
+            Decimal(0),
+        )
+        assert order.state is OrderState.OPEN
+        assert abs(order.placed_at - market.clock.now()) < timedelta(seconds=2)
+
+    async def test_a_limit_order_rests_and_fills_when_the_price_comes_through(
+        self, market: BrokerMarket
+    ) -> None:
+        order_id = await market.broker.place(market.resting())
+        assert (await market.record())[order_id].is_open
+        assert await market.broker.fills(market.began) == []
+        await market.move(-2.0)
+        await market.until_closed(order_id)
+        order = await the_order(market, order_id)
+        assert (order.state, order.filled) == (OrderState.FILLED, order.quantity)
+        fills = await market.broker.fills(market.began)
+        assert order.price is not None
+        assert all(fill.price <= order.price for fill in fills)
+        assert sum(fill.quantity for fill in fills) == order.quantity
+
+    async def test_an_ioc_order_that_meets_nothing_ends_at_once(self, market: BrokerMarket) -> None:
+        order_id = await market.broker.place(market.resting(time_in_force=TimeInForce.IOC))
+        await market.go()
+        assert not (await market.record())[order_id].is_open
+        order = await the_order(market, order_id)
+        assert (order.state, order.filled) == (OrderState.CANCELLED, Decimal(0))
+        with pytest.raises(VenueRejectedError):
+            await market.broker.cancel(order_id)
+
+    async def test_an_ioc_order_fills_what_it_can_and_ends(self, market: BrokerMarket) -> None:
+        _, ask = market.quote()
+        quantity = market.more_than_shown()
+        request = market.request(price=ask, quantity=quantity, time_in_force=TimeInForce.IOC)
+        order_id = await market.broker.place(request)
+        await market.go()
+        record = (await market.record())[order_id]
+        assert not record.is_open
+        assert 0 < record.filled < quantity
+        order = await the_order(market, order_id)
+        assert (order.state, order.filled) == (OrderState.CANCELLED, record.filled)
+
+    @pytest.mark.parametrize("side", Side)
+    async def test_a_market_order_fills_at_once(self, market: BrokerMarket, side: Side) -> None:
+        if side is Side.SELL:
+            await market.broker.place(market.request(Side.BUY))
+            await market.go()
+        order_id = await market.broker.place(market.request(side))
+        await market.go()
+        order = await the_order(market, order_id)
+        assert (order.state, order.side) == (OrderState.FILLED, side)
+        assert (await market.record())[order_id].filled == market.quantity
+
+    async def test_partial_fills_add_up(self, market: BrokerMarket) -> None:
+        _, ask = market.quote()
+        async with ReportListener.on(market.broker) as listener:
+            order_id = await market.broker.place(
+                market.request(price=ask, quantity=market.more_than_shown())
+            )
+            await listener.until(lambda: listener.filled() > 0)
+            await market.broker.fills(market.began)
+            first = await the_order(market, order_id)
+            assert first.state is OrderState.OPEN
+            assert 0 < first.filled < first.quantity
+            await market.move(-2.0)
+            await market.until_closed(order_id)
+            fills = await market.broker.fills(market.began)
+            record = (await market.record())[order_id]
+        assert len(fills) >= 2
+        assert sum(fill.quantity for fill in fills) == record.filled == record.quantity
+        paid = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
+        assert abs(paid - record.paid) < Decimal("0.0001")
+
+    async def test_fills_and_execution_reports_agree_by_trade_id(
+        self, market: BrokerMarket
+    ) -> None:
+        async with ReportListener.on(market.broker) as listener:
+            for _ in range(3):
+                await market.broker.place(market.request())
+                await market.go()
+            await listener.until(lambda: listener.filled() == 3 * market.quantity)
+            reported = {
+                fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
+                for fill in listener.fills
+            }
+            listed = {
+                fill.trade_id: (fill.broker_order_id, fill.quantity, fill.price, fill.fee)
+                for fill in await market.broker.fills(market.began)
+            }
+        assert reported == listed
+
+    async def test_a_filled_order_is_reported(self, market: BrokerMarket) -> None:
+        async with ReportListener.on(market.broker) as listener:
+            order_id = await market.broker.place(market.request())
+
+            def is_reported() -> bool:
+                return any(
+                    isinstance(n, BrokerOrder)
+                    and (n.broker_order_id, n.state) == (order_id, OrderState.FILLED)
+                    for n in listener.reports
+                )
+
+            await market.go()
+            await listener.until(lambda: is_reported() and listener.filled() >= market.quantity)
+            record = (await market.record())[order_id]
+        assert not record.is_open
+        assert record.filled == record.quantity
+        assert listener.filled() == record.filled
+
+    async def test_every_stream_begins_with_a_gap(self, market: BrokerMarket) -> None:
+        async with ReportListener.on(market.broker) as listener:
+            assert isinstance(listener.reports[0], StreamGap)
+
+    async def test_a_cancelled_order_is_cancelled_and_reported(self, market: BrokerMarket) -> None:
+        async with ReportListener.on(market.broker) as listener:
+            order_id = await market.broker.place(market.resting())
+            await market.broker.cancel(order_id)
+            assert not (await market.record())[order_id].is_open
+            order = await the_order(market, order_id)
+            assert (order.state, order.filled) == (OrderState.CANCELLED, Decimal(0))
+            await listener.until(
+                lambda: any(
+                    isinstance(n, BrokerOrder)
+                    and (n.broker_order_id, n.state) == (order_id, OrderState.CANCELLED)
+                    for n in listener.reports
+                )
+            )
+
+    async def test_cancelling_a_filled_order_is_rejected(self, market: BrokerMarket) -> None:
+        order_id = await market.broker.place(market.request())
+        await market.go()
+        with pytest.raises(VenueRejectedError):
+            await market.broker.cancel(order_id)
+        assert (await the_order(market, order_id)).state is OrderState.FILLED
+
+    async def test_cancelling_twice_is_rejected(self, market: BrokerMarket) -> None:
+        order_id = await market.broker.place(market.resting())
+        await market.broker.cancel(order_id)
+        with pytest.raises(VenueRejectedError):
+            await market.broker.cancel(order_id)
+
+    async def test_more_than_the_account_has_is_rejected_and_leaves_nothing(
+        self, market: BrokerMarket
+    ) -> None:
+        bid, _ = market.quote()
+        too_much = (market.start_cash / bid).quantize(Decimal(1)) * 3
+        with pytest.raises(VenueRejectedError) as buying:
+            await market.broker.place(market.request(price=bid, quantity=too_much))
+        with pytest.raises(VenueRejectedError):
+            await market.broker.place(market.request(Side.SELL))
+        assert buying.value.code
+        assert await market.record() == {}
+        assert (await market.broker.account()).cash == market.start_cash
+
+    async def test_a_price_off_the_tick_is_rejected(self, market: BrokerMarket) -> None:
+        bid, _ = market.quote()
+        with pytest.raises(VenueRejectedError):
+            await market.broker.place(market.request(price=bid + market.tick() / 2))
+        assert await market.record() == {}
+
+    async def test_the_account_is_the_sum_of_its_fills(self, market: BrokerMarket) -> None:
+        await market.broker.place(market.request())
+        await market.go()
+        await market.broker.fills(market.began)
+        await market.broker.place(market.request(quantity=market.quantity * 2))
+        await market.go()
+        await market.broker.fills(market.began)
+        await market.broker.place(market.request(Side.SELL))
+        await market.go()
+        fills = await market.broker.fills(market.began)
+        account = await market.broker.account()
+        spent = sum((f.side.sign * f.quantity * f.price + f.fee for f in fills), Decimal(0))
+        assert abs(account.cash - (market.start_cash - spent)) <= market.tolerance
+        assert abs(account.cash - await market.cash()) <= Decimal("0.00001")
+        (holding,) = account.holdings
+        assert (holding.symbol, holding.quantity) == (market.symbol, 2 * market.quantity)
+        assert holding.quantity == sum(f.side.sign * f.quantity for f in fills)
+        assert all(fill.fee > 0 for fill in fills)
+
+    async def test_an_order_is_found_after_it_was_placed(self, market: BrokerMarket) -> None:
+        request, sent_at = market.resting(), market.clock.now()
+        order_id = await market.broker.place(request)
+        found = await market.broker.find_order(request, sent_at, NOTHING_KNOWN)
+        assert [order.broker_order_id for order in found.candidates] == [order_id]
+
+    async def test_orders_of_other_attempts_are_no_candidates(self, market: BrokerMarket) -> None:
+        request, sent_at = market.resting(), market.clock.now()
+        order_id = await market.broker.place(request)
+        found = await market.broker.find_order(request, sent_at, frozenset({order_id}))
+        assert found.candidates == ()
+
+    async def test_every_account_has_a_name_and_a_key(self, market: BrokerMarket) -> None:
+        assert market.broker.name
+        assert market.broker.key.broker == market.broker.name
