@@ -5,31 +5,17 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import tomllib
-from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from pathlib import Path
-from typing import NamedTuple
 
-import holidays
 import msgspec
 
 from qts import telemetry
 from qts.domain import Clock, OperationError, RefusedError
+from qts.venues import PublishedDays, TradingSession
 
 SEOUL = timezone(timedelta(hours=9), "KST")  # no summer time since 1988
 _MAX_DAYS_AHEAD = 31
-
-
-class TradingSession(NamedTuple):
-    """Session of one trading day."""
-
-    name: str
-    opens_at: datetime
-    closes_at: datetime
-
-    @property
-    def seconds(self) -> float:
-        return (self.closes_at - self.opens_at).total_seconds()
 
 
 class Hours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +102,10 @@ class TradingCalendar:
                     return session
         raise RefusedError(f"the calendar has no trading day in the next {_MAX_DAYS_AHEAD} days")
 
+    def closes_at(self, day: date) -> datetime | None:
+        """Return the close of the last followed session of a day; None without trading."""
+        return max((each.closes_at for each in self._sessions_on(day)), default=None)
+
     def _sessions_on(self, day: date) -> list[TradingSession]:
         return [session for session in self.sessions(day) if session.name in self._session_names]
 
@@ -139,6 +129,8 @@ def _day(now: datetime) -> date:
 
 @functools.cache
 def _closures(year: int) -> frozenset[date]:
+    import holidays  # on first use: it loads the calendars of every country
+
     return frozenset(holidays.financial_holidays("XKRX", years=year))
 
 
@@ -163,8 +155,6 @@ _CHECK_INTERVAL_S = 600.0
 
 log = telemetry.logger("feed")
 
-FetchDays = Callable[[date], Awaitable[dict[date, bool]]]
-
 
 class KnownTradingDays(msgspec.Struct, frozen=True):
     asked_on: date
@@ -172,15 +162,12 @@ class KnownTradingDays(msgspec.Struct, frozen=True):
 
 
 class TradingDaySync:
-    """Daily update of a calendar from KIS; if KIS fails, the calendar's table applies."""
+    """Daily update of a calendar from its venue; if that fails, the calendar's table applies."""
 
-    def __init__(
-        self, path: Path, calendar: TradingCalendar, clock: Clock, fetch: FetchDays
-    ) -> None:
+    def __init__(self, path: Path, days: PublishedDays, clock: Clock) -> None:
         self._path = path
-        self._calendar = calendar
+        self._fetch, self._set_day = days
         self._clock = clock
-        self._fetch = fetch
         self._known: KnownTradingDays | None = None
 
     async def run(self) -> None:
@@ -200,7 +187,7 @@ class TradingDaySync:
             known = KnownTradingDays(today, await self._fetch(today))
         self._known = known
         for day, trades in known.days.items():
-            self._calendar.set_trading_day(day, trades)
+            self._set_day(day, trades)
         if is_stale:
             self._save(known)
 

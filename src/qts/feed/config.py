@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
-KIS_SCAN_S = 30.0
-UPBIT_SCAN_S = 1.0
+from qts.domain import split_names
+from qts.venues import VenueLimits, check_venue_names
+
+SCAN_S = 30.0
 
 
 class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to poll, how often, and where to record it."""
 
     venue: Annotated[
-        Literal["kis", "upbit"],
-        msgspec.Meta(description="venue of the quotes; Upbit never closes"),
+        str | tuple[str, ...],
+        msgspec.Meta(
+            description='venue of the quotes: "kis", "upbit", that of an installed package, or'
+            ' several: "kis,upbit"'
+        ),
     ] = "kis"
     symbols: Annotated[
         Path | None,
@@ -52,6 +57,18 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stream: Annotated[
         bool, msgspec.Meta(description="real ticks instead of polls for symbols in a burst")
     ] = True
+    index_interval_s: Annotated[
+        float,
+        msgspec.Meta(ge=1, le=3600, description="time between two values of each KIS index"),
+    ] = 10.0
+    volatility_index: Annotated[
+        str | None,
+        msgspec.Meta(description="KIS code of a volatility index: 0503 is VKOSPI; unset: none"),
+    ] = None
+    index_symbol: Annotated[
+        str | None,
+        msgspec.Meta(description="Upbit: symbol that stands for the index: KRW-BTC; unset: none"),
+    ] = None
     after_market: Annotated[bool, msgspec.Meta(description="also poll in the after-market")] = False
     always_open: Annotated[
         bool, msgspec.Meta(description="ignore the calendar, for simulators")
@@ -80,9 +97,28 @@ class FeedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = None
 
+    def __post_init__(self) -> None:
+        check_venue_names("venue", self.venues)
+
+    @property
+    def venues(self) -> tuple[str, ...]:
+        """The venues of a run."""
+        return split_names(self.venue)
+
+    @property
+    def venue_name(self) -> str:
+        """The venue of one account."""
+        (name,) = self.venues
+        return name
+
     @property
     def scan_s(self) -> float:
-        """Scan interval, by default the venue's: Upbit quotes all markets in few requests."""
-        if self.interval_s is not None:
-            return self.interval_s
-        return UPBIT_SCAN_S if self.venue == "upbit" else KIS_SCAN_S
+        """Scan interval; a feed on a venue has that of the venue where none is set."""
+        return SCAN_S if self.interval_s is None else self.interval_s
+
+    def at_venue(self, limits: VenueLimits, *, always_open: bool) -> FeedConfig:
+        """Return the settings with what depends on the venue filled in."""
+        interval_s = limits.scan_s if self.interval_s is None else self.interval_s
+        return msgspec.structs.replace(
+            self, interval_s=interval_s, always_open=self.always_open or always_open
+        )

@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from qts.domain import Clock
 from qts.feed.burst import BurstBudget, BurstManager
 from qts.feed.config import FeedConfig
 from qts.feed.planner import ScanPlan, watch_interval_s
 from qts.feed.quote_requests import Chosen, QuoteRequester
-from qts.feed.source import TickStream
-from qts.venues import RequestPriority
+from qts.venues import RequestPriority, TickStream
 
 INTERVAL_S = 1.0
 SILENT_S = 0.5  # a connection that has been silent for longer confirms no price
@@ -102,7 +101,8 @@ class FastPoller:
         self._retry_at: dict[str, float] = {}
         self._watched: dict[str, float] = {}  # when the price was last confirmed
         self._polled_at: dict[str, float] = {}
-        self._planned = (0, 0)
+        self._on_order: list[str] = []
+        self._planned = (0, 0, 0, 0)
         self._watch_max_per_s = self._permits = 1.0
         self._watch_queue = SymbolQueue(requester, clock, per_call)
         self._burst_queue = SymbolQueue(requester, clock, per_call)
@@ -110,18 +110,26 @@ class FastPoller:
     def attach_stream(self, stream: TickStream) -> None:
         self._stream = stream
 
-    def watch(self, symbols: Sequence[str]) -> None:
-        """Replace the watched symbols, most important first."""
+    def watch(self, symbols: Sequence[str], on_order: Collection[str] = ()) -> None:
+        """Replace the watched symbols, most important first; `on_order` have an open order."""
         at = self._at()
+        self._on_order = [symbol for symbol in symbols if symbol in on_order]
         self._watched = {symbol: self._watched.get(symbol, at) for symbol in symbols}
         self._polled_at = {s: t for s, t in self._polled_at.items() if s in self._watched}
         self._assign_stream(at)
 
     @property
-    def watched(self) -> tuple[int, int]:
-        """The numbers of watched symbols that are polled, and that are streamed."""
+    def watched(self) -> tuple[int, int, int, int]:
+        """The numbers of watched symbols that are polled, and that are streamed; of order books."""
         streamed = sum(self._registered_at(symbol) is not None for symbol in self._watched)
-        return len(self._watched) - streamed, streamed
+        books = len(self._stream.books) if self._stream is not None else 0
+        return len(self._watched) - streamed, streamed, len(self.unstreamed_books()), books
+
+    def unstreamed_books(self) -> list[str]:
+        """Return the symbols with an open order whose order book no stream delivers."""
+        stream = self._stream
+        streamed = stream.books if stream is not None and stream.live else ()
+        return [symbol for symbol in self._on_order if symbol not in streamed]
 
     def confirm(self, symbol: str, at: float) -> None:
         """Record that a quote of the symbol has arrived, from a poll or the stream."""
@@ -148,7 +156,8 @@ class FastPoller:
     def apply_plan(self, plan: ScanPlan) -> None:
         """Limit polls to what the plan allows, and set the income of the burst budget."""
         self._max_polled = plan.bursts
-        self._planned = (plan.demand.watched, plan.demand.streamed)
+        demand = plan.demand
+        self._planned = (demand.watched, demand.streamed, demand.books, demand.streamed_books)
         self._watch_max_per_s = plan.watch_max_per_s
         self._budget.set_income(plan.burst_per_s, self._at())
 
@@ -213,6 +222,7 @@ class FastPoller:
             if symbol not in stream.symbols and at >= self._retry_at.get(symbol, -math.inf):
                 stream.subscribe(symbol)
                 self._retry_at[symbol] = at + REGISTER_AGAIN_S
+        stream.set_books([symbol for symbol in wanted if symbol in stream.symbols])
 
     def _registered_at(self, symbol: str) -> float | None:
         return None if self._stream is None else self._stream.registered_at(symbol)

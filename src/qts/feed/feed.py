@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from qts.domain import Clock, Market, RefusedError, market_for_symbol
-from qts.feed.calendar import TradingCalendar, TradingDaySync
+from qts import telemetry
+from qts.domain import Clock, Instruments, RefusedError
+from qts.feed.calendar import TradingDaySync
+from qts.feed.callbacks import FeedCallbacks, ignore
 from qts.feed.config import FeedConfig
+from qts.feed.index_poller import IndexPoller, index_codes
 from qts.feed.ingest import QuoteIngest
 from qts.feed.observer import Observer, Sink
 from qts.feed.planner import Demand, ScanPlan, plan_scan
-from qts.feed.poller import Poller, PollerStatus
+from qts.feed.poller import FULL_DAY_S, Poller, PollerStatus
 from qts.feed.recorder import Recorder
-from qts.feed.source import Client, FeedVenue, UpbitTickStream
 from qts.feed.symbols import read_symbols
 from qts.machine import DiskGuard
-from qts.venues import (
-    KisConfig,
-    KisQuotes,
-    KisStream,
-    RateLimiter,
-    RateLimiterStatus,
-    UpbitClient,
-    connect_kis,
-    symbols_per_call,
-)
+from qts.venues import Calendar, MarketData, RateLimiter, RateLimiterStatus, TickStream, VenueLimits
+
+UNREAD_INDICES = "only a run reads them"
+
+log = telemetry.logger("feed")
+
+_NO_CALLBACKS = FeedCallbacks()
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
 
 class Feed:
-    """Running feed; create it with `open` or `attach`."""
+    """Running feed, created by `attach`."""
 
     def __init__(
         self, poller: Poller, ingest: QuoteIngest, limiter: RateLimiter, clock: Clock
@@ -64,59 +64,57 @@ class Feed:
         self._ingest = ingest
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
-        self._market = Market.KRX
+        self._venue = ""
+        self._always_open = False
+        self._instruments = Instruments()
         self._recorder: Recorder | None = None
-        self._stream: KisStream | UpbitTickStream | None = None
+        self._stream: TickStream | None = None
         self._day_sync: TradingDaySync | None = None
-
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls,
-        kis: KisConfig,
-        config: FeedConfig,
-        home: Path,
-        clock: Clock,
-        sinks: Sequence[Sink] = (),
-    ) -> AsyncIterator[Feed]:
-        """Open a feed with exclusive use of the key."""
-        read_symbols(config.symbols)  # report the most common mistake before using the key
-        async with connect_kis(kis, home, clock) as client:
-            with cls.attach(client, config, home, clock, sinks) as feed:
-                yield feed
+        self._indices: IndexPoller | None = None
 
     @classmethod
     @contextmanager
     def attach(
         cls,
-        client: Client,
+        data: MarketData,
         config: FeedConfig,
         home: Path,
         clock: Clock,
+        instruments: Instruments,
         sinks: Sequence[Sink] = (),
+        callbacks: FeedCallbacks = _NO_CALLBACKS,
+        symbols: Sequence[str] | None = None,
     ) -> Iterator[Feed]:
-        """Open a feed on a shared client; `home` holds the records unless set elsewhere."""
-        venue = FeedVenue.of(client, multi=config.multi_quotes)
-        symbols = _symbols_of(venue.market, config)
-        if venue.always_open:
-            config = msgspec.structs.replace(config, always_open=True)
-        recorder = _recorder(venue, config, home, clock)
+        """Open a feed on a connected venue; `home` holds the records unless set elsewhere.
+
+        `callbacks` take every tick first; the recorder and `sinks` take the record of its quote.
+        `symbols` are those of this venue where the settings list several venues' together.
+        """
+        if callbacks.on_index is ignore and not data.limits.no_indices:
+            limits = data.limits._replace(no_indices=UNREAD_INDICES)
+            data = msgspec.structs.replace(data, limits=limits)
+        symbols = _symbols_of(config, instruments) if symbols is None else symbols
+        _check_index(config, data, symbols)
+        config = config.at_venue(data.limits, always_open=data.calendar is None)
+        recorder = _recorder(data, config, home, clock)
         observer = Observer([*([recorder.write] if recorder else []), *sinks])
         session = uuid.uuid4().hex
-        ingest = QuoteIngest(config, observer, session, mode=venue.mode, market=venue.market)
-        poller = Poller(venue.source, venue.limiter, ingest, clock, symbols, config)
-        feed = cls(poller, ingest, venue.limiter, clock)
-        feed._market = venue.market
+        ingest = QuoteIngest(
+            config, observer, session, callbacks, mode=data.mode, market=data.market
+        )
+        poller = Poller(data, ingest, clock, symbols, config)
+        feed = cls(poller, ingest, data.limiter, clock)
+        feed._venue, feed._instruments = config.venue_name, instruments
+        feed._always_open = config.always_open
         feed._recorder = recorder
-        quotes = venue.source
-        if isinstance(quotes, KisQuotes) and not (venue.mode == "PAPER" or config.always_open):
-            days = home / "trading-days.json"
-            feed._day_sync = TradingDaySync(days, poller.calendar, clock, quotes.trading_days)
-        if config.stream:
-            if isinstance(client, UpbitClient):
-                feed._stream = UpbitTickStream(client, clock, poller.on_quote)
-            else:
-                feed._stream = KisStream(client, clock, poller.on_quote)
+        if data.trading_days is not None and not config.always_open:
+            feed._day_sync = TradingDaySync(home / "trading-days.json", data.trading_days, clock)
+        if data.indices is not None and poller.plan.demand.indices:
+            feed._indices = IndexPoller(
+                data.indices, clock, config, callbacks.on_index, lambda: poller.status().open
+            )
+        if config.stream and data.open_stream is not None:
+            feed._stream = data.open_stream(poller.on_quote, poller.on_book)
             poller.attach_stream(feed._stream)
         try:
             yield feed
@@ -125,20 +123,25 @@ class Feed:
                 recorder.close()
 
     @property
-    def stream(self) -> KisStream | None:
-        """The one WebSocket that KIS allows a key; fill notices are subscribed on it."""
-        return self._stream if isinstance(self._stream, KisStream) else None
+    def always_open(self) -> bool:
+        """Whether the calendar is ignored: a market that never closes, or a simulator."""
+        return self._always_open
 
     @property
     def plan(self) -> ScanPlan:
         return self.poller.plan
 
-    def watch(self, symbols: Sequence[str]) -> None:
+    def watch(self, symbols: Sequence[str], on_order: Collection[str] = ()) -> None:
         """Price these symbols first, every second: what is held or on order, held ones first.
 
-        They need not be in `feed.symbols`. Symbols of another market have no price here.
+        Their order books are streamed as far as possible, and polled for those `on_order`.
+
+        They need not be in `feed.symbols`. Symbols of another venue have no price here; those that
+        no venue lists are watched, since they are held.
         """
-        self.poller.watch([each for each in symbols if market_for_symbol(each) is self._market])
+        venues = ("", self._venue)
+        mine = [each for each in symbols if self._instruments[each].venue in venues]
+        self.poller.watch(mine, on_order)
 
     def price_age_s(self, symbol: str) -> float | None:
         """Return the seconds since the price of a watched symbol was last confirmed.
@@ -148,9 +151,13 @@ class Feed:
         """
         return self.poller.price_age_s(symbol)
 
+    def base_price(self, symbol: str) -> float:
+        """Return the price that the day's limits are computed from; 0 where it is not known."""
+        return self._ingest.base_price(symbol)
+
     async def run(self) -> None:
         """Run until cancelled; raise on a permanent error."""
-        parts = (self.poller, self._stream, self._day_sync)
+        parts = (self.poller, self._stream, self._day_sync, self._indices)
         tasks = {asyncio.ensure_future(part.run()) for part in parts if part is not None}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -182,40 +189,115 @@ class Feed:
 
 
 def plan_scan_offline(
-    kis: KisConfig, config: FeedConfig, symbols: int, now: datetime, held: int = 0
+    limits: VenueLimits,
+    calendar: Calendar | None,
+    config: FeedConfig,
+    symbols: int,
+    now: datetime,
+    held: int = 0,
 ) -> ScanPlan:
-    """Plan the rest of today, or the next session, without a request."""
-    streamed = min(held, KisStream.capacity) if config.stream else 0
-    calendar = TradingCalendar(config.calendar_overrides, config.after_market)
+    """Plan the rest of today, or the next session, without a request; `held` is that of a run."""
+    no_indices = limits.no_indices or ("" if held else UNREAD_INDICES)
+    capacity = limits.streamed if config.stream else 0
+    streamed = min(held, capacity)
+    left_s = FULL_DAY_S
+    if calendar is not None:
+        left_s = calendar.seconds_left(now) or calendar.next_open(now).seconds
     demand = Demand(
         symbols=symbols,
-        per_call=symbols_per_call(kis, multi=config.multi_quotes),
-        seconds_left=calendar.seconds_left(now) or calendar.next_open(now).seconds,
-        day_left=kis.key_limits.per_day,
-        asked_s=config.scan_s,
+        per_call=limits.per_call,
+        seconds_left=left_s,
+        day_left=limits.rates.per_day,
+        asked_s=config.at_venue(limits, always_open=False).scan_s,
         bursts=config.max_bursts,
         burst_s=config.burst_s,
         watched=held - streamed,
         streamed=streamed,
+        indices=0 if no_indices else len(index_codes(config)),
+        index_interval_s=config.index_interval_s,
+        no_indices=no_indices,
+        streamed_books=min(held, capacity - streamed),
     )
-    return plan_scan(kis.key_limits, demand)
+    return plan_scan(limits.rates, demand)
 
 
-def _symbols_of(market: Market, config: FeedConfig) -> list[str]:
+def _symbols_of(config: FeedConfig, instruments: Instruments) -> list[str]:
+    """Return the symbols to watch; refuse those of another venue, and a list that has no match."""
     symbols = read_symbols(config.symbols)
-    for symbol in symbols:
-        if market_for_symbol(symbol) is not market:
-            raise RefusedError(
-                f"feed.symbols, {config.symbols}: {symbol} is not listed in the {market} market; "
-                f'feed.venue is "{config.venue}"'
-            )
+    if not any(each.venue == config.venue_name for each in instruments):
+        return symbols  # the venue's lists could not be had: nothing to compare with
+    unlisted = [each for each in symbols if instruments[each].venue != config.venue_name]
+    foreign = [each for each in unlisted if instruments[each].venue]
+    if foreign or len(unlisted) == len(symbols):
+        first = (foreign or unlisted)[0]
+        raise RefusedError(
+            f"feed.symbols, {config.symbols}: {first} is not listed at {config.venue_name}, the"
+            f" feed.venue{'' if foreign else instruments.nearest(first)}"
+        )
+    if unlisted:
+        log.warning(
+            "feed symbols not listed by the venue",
+            venue=config.venue_name,
+            count=len(unlisted),
+            first=unlisted[0] + instruments.nearest(unlisted[0]),
+        )
     return symbols
 
 
-def _recorder(venue: FeedVenue, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
+def symbols_by_venue(path: Path | None, listed: Mapping[str, Instruments]) -> dict[str, list[str]]:
+    """Return the symbols of each venue of a run, by the lists of the venues.
+
+    Refuse a symbol that two of them list, that none lists, and a venue that is left without one.
+    """
+    check_distinct(listed)
+    found: dict[str, list[str]] = {venue: [] for venue in listed}
+    for symbol in read_symbols(path):
+        venue = next((each for each in listed if listed[each][symbol].venue == each), None)
+        if venue is None:
+            raise RefusedError(
+                f"feed.symbols, {path}: {symbol} is not listed at {' or '.join(listed)}"
+            )
+        found[venue].append(symbol)
+    for venue, symbols in found.items():
+        if not symbols:
+            raise RefusedError(f"feed.symbols, {path}: no symbol is listed at {venue}")
+    return found
+
+
+def check_distinct(listed: Mapping[str, Instruments]) -> None:
+    """Refuse venues that list the same symbol: an order must have one venue."""
+    for one, other in itertools.combinations(listed, 2):
+        if both := _symbols_listed(listed, one) & _symbols_listed(listed, other):
+            raise RefusedError(
+                f"feed.venue: symbol {min(both)} is listed at {one} and at {other}; expected venues"
+                " without a symbol in common: run them apart"
+            )
+
+
+def _symbols_listed(listed: Mapping[str, Instruments], venue: str) -> set[str]:
+    known = listed[venue]
+    return {each.symbol for each in known if each.venue == venue and not each.delisted}
+
+
+def _check_index(config: FeedConfig, data: MarketData, symbols: Sequence[str]) -> None:
+    """Refuse an index that the venue of the feed cannot deliver."""
+    proxy, code = config.index_symbol, config.volatility_index
+    if proxy is not None and data.indices is not None:
+        raise RefusedError(
+            f"feed.index_symbol is {proxy}; {config.venue_name} has indices, expected it unset"
+        )
+    if proxy is not None and proxy not in symbols:
+        raise RefusedError(
+            f"feed.index_symbol is {proxy}; expected one of feed.symbols, {config.symbols}"
+        )
+    if code is not None and (data.indices is None or not (len(code) == 4 and code.isdigit())):
+        raise RefusedError(f"feed.volatility_index is {code!r}; expected 4 digits, with KIS only")
+
+
+def _recorder(data: MarketData, config: FeedConfig, home: Path, clock: Clock) -> Recorder | None:
     if not config.record:
         return None
     folder = config.record_dir or home / "record"
     min_free = None if config.min_free_mb is None else config.min_free_mb * 10**6
     guard = DiskGuard(folder, min_free)
-    return Recorder(folder, clock, config.rotate_mb, list(venue.secrets), config.keep_days, guard)
+    return Recorder(folder, clock, config.rotate_mb, list(data.secrets), config.keep_days, guard)

@@ -1,11 +1,12 @@
-"""Path of every quote, live or replayed: price cache, surge detector, bursts, observer."""
+"""Path of every quote, live or replayed: tick, surge detector, bursts, observer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
+from qts.domain import OrderBook, Tick
 from qts.feed.burst import BurstManager
+from qts.feed.callbacks import FeedCallbacks
 from qts.feed.config import FeedConfig
 from qts.feed.observer import (
     Context,
@@ -17,22 +18,29 @@ from qts.feed.observer import (
     Observer,
     State,
 )
-from qts.feed.surge import PriceCache, Surge, SurgeDetector
-from qts.venues import Quote
+from qts.feed.surge import PriceCache, SurgeDetector
+from qts.feed.ticks import TickBuilder
+from qts.venues import IndexQuote, Quote
+
+_NO_CALLBACKS = FeedCallbacks()
 
 
 class QuoteIngest:
-    """Entry point of quotes. `at` is in seconds of a monotonic clock, `time` the wall clock."""
+    """Entry point of quotes. `at` is in seconds of a monotonic clock, `time` the wall clock.
+
+    `callbacks.on_tick` is called before anything else is done with a quote: an exit does not wait
+    for the disk.
+    """
 
     def __init__(
         self,
         config: FeedConfig,
         observer: Observer,
         session_id: str,
+        callbacks: FeedCallbacks = _NO_CALLBACKS,
         *,
         mode: str = "PROD",
         market: str = "KRX",
-        on_surge: Callable[[Surge], None] | None = None,
     ) -> None:
         self.cache = PriceCache(config.cache_ttl_s)
         self.bursts = BurstManager(config.max_bursts, config.burst_s)
@@ -43,9 +51,24 @@ class QuoteIngest:
         self._session_id = session_id
         self._mode = mode
         self._market = market
-        self._on_surge = on_surge
+        self._callbacks = callbacks
+        self._volume_ratio = config.volume_ratio
+        self._index_symbol = config.index_symbol
+        self._ticks = TickBuilder()
+        self._bases: dict[str, float] = {}
+
+    def base_price(self, symbol: str) -> float:
+        """Return the price that the day's limits are computed from; 0 where it is not known."""
+        return self._bases.get(symbol, 0.0)
 
     def ingest(self, quote: Quote, at: float, time: datetime) -> None:
+        tick = self._ticks.from_quote(quote, time.timestamp())
+        if quote.base:
+            self._bases[quote.symbol] = quote.base
+        if tick is not None:
+            self._callbacks.on_tick(tick)
+            if tick.symbol == self._index_symbol:
+                self._callbacks.on_index(IndexQuote(tick.symbol, tick.price))
         self._detect(quote.symbol, quote.price, quote.volume, at)
         polling: Mode = "burst" if quote.symbol in self.bursts else "normal"
         interval = self.interval_ms[polling]
@@ -53,9 +76,14 @@ class QuoteIngest:
             ObservationSnapshot(
                 Meta(time, self._session_id, self._mode, quote.source, interval),
                 Context("market", "raw", quote.symbol, self._market),
-                Observation(Inputs(quote.price, quote.volume, quote.raw), {}, State(polling)),
+                Observation(_inputs(quote, tick), {}, State(polling)),
             )
         )
+
+    def ingest_book(self, book: OrderBook) -> None:
+        """Pass on an order book; ticks without quotes are quoted by it."""
+        self._ticks.take_book(book)
+        self._callbacks.on_book(book)
 
     def ingest_recorded(self, snapshot: ObservationSnapshot) -> None:
         """Pass on a recorded snapshot unchanged, and detect surges as in a live run."""
@@ -70,5 +98,13 @@ class QuoteIngest:
         if surge is None:
             return
         self.surges += 1
-        if self.bursts.offer(surge, at) and self._on_surge is not None:
-            self._on_surge(surge)
+        if surge.volume_ratio > self._volume_ratio:
+            self._callbacks.on_volume(surge)
+        if self.bursts.offer(surge, at):
+            self._callbacks.on_surge(surge)
+
+
+def _inputs(quote: Quote, tick: Tick | None) -> Inputs:
+    """Return what is recorded: the venue's row, and bid and ask as the tick had them."""
+    bid, ask = (tick.bid, tick.ask) if tick is not None else (quote.bid, quote.ask)
+    return Inputs(quote.price, quote.volume, quote.raw, bid, ask, quote.at)

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-_BID = ("inter2_bidp", "bidp1", "BIDP1", "bid_price")
-_ASK = ("inter2_askp", "askp1", "ASKP1", "ask_price")
-
-
-def best_bid_ask(raw: Mapping[str, object]) -> tuple[float, float]:
-    """Return the best bid and ask of a venue message; 0 where it has none."""
-    return _first(raw, _BID), _first(raw, _ASK)
-
-
-def _first(raw: Mapping[str, object], names: tuple[str, ...]) -> float:
-    for name in names:
-        if name in raw:
-            try:
-                return max(0.0, float(str(raw[name])))
-            except ValueError:
-                return 0.0
-    return 0.0
-
-
 Mode = Literal["normal", "burst"]
-SCHEMA = 1
+SCHEMA = 2  # 1 has no bid, ask and venue_at
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +32,9 @@ class Inputs(msgspec.Struct, frozen=True, gc=False):
     price: float
     volume: float
     kis_raw: dict[str, Any]  # the venue's message, whichever venue it is
+    bid: float = 0.0  # 0: not sent
+    ask: float = 0.0
+    venue_at: float = 0.0  # of the last trade by the venue's clock, in seconds since 1970
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +71,7 @@ Sink = Callable[[PatternRecord], None]
 
 
 class Observer:
-    """Sinks are called in order: the recorder first, so that what others receive is on disk."""
+    """Sinks are called in order: the recorder first, so that what others receive is written."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)

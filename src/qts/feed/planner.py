@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from qts.feed.book_poller import book_interval_s
 from qts.venues import MAX_WATCHED_SHARE, RateLimitConfig, RequestPriority, quota_for
 
 REPLY_S = 0.1  # allowance for a venue's reply
@@ -43,6 +44,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     burst_s: float = 300.0
     watched: int = 0  # held or on order, and polled
     streamed: int = 0  # held or on order, with a stream
+    indices: int = 0  # requested every `index_interval_s`
+    index_interval_s: float = 10.0
+    no_indices: str = ""  # why there are none
+    books: int = 0  # order books of open orders, polled
+    streamed_books: int = 0
 
 
 class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,8 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
     watch_interval_s: float  # between two polls of a watched symbol
     watch_per_s: float  # requests for watched symbols
     watch_max_per_s: float  # requests that watched symbols may use
+    index_per_s: float  # requests for indices
+    book_per_s: float  # requests for order books
     bound: Bound
     day_share: float
     demand: Demand
@@ -90,6 +98,25 @@ class ScanPlan(msgspec.Struct, frozen=True, kw_only=True):
             )
         return ", ".join(parts) or "none"
 
+    @property
+    def index_description(self) -> str:
+        demand = self.demand
+        if not demand.indices:
+            return "none" + (f": {demand.no_indices}" if demand.no_indices else "")
+        return f"{demand.indices} every {demand.index_interval_s:g} s = {self.index_per_s:.2g}/s"
+
+    @property
+    def book_description(self) -> str:
+        demand, parts = self.demand, list[str]()
+        if demand.streamed_books:
+            parts.append(f"{demand.streamed_books} streamed")
+        if demand.books:
+            interval_s = demand.books / self.book_per_s
+            parts.append(
+                f"{demand.books} polled every {interval_s:.1f} s = {self.book_per_s:.2g}/s"
+            )
+        return ", ".join(parts) or "none"
+
     def render(self) -> str:
         return "\n".join(_lines(self))
 
@@ -99,7 +126,11 @@ def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
     calls = math.ceil(demand.symbols / demand.per_call)
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
     seconds_left = max(demand.seconds_left, 1.0)
-    by_second, by_minute = quotes.second / (1 + REPLY_S), quotes.minute / (60 + REPLY_S)
+    index = demand.indices / demand.index_interval_s
+    book = 1 / book_interval_s(limits.per_second) if demand.books else 0.0
+    by_second = quotes.second / (1 + REPLY_S) - index - book
+    by_minute = quotes.minute / (60 + REPLY_S) - index - book
+    spendable = max(0, math.floor(spendable - (index + book) * seconds_left))
     watch_max = MAX_WATCHED_SHARE * min(by_second, by_minute, spendable / seconds_left)
     watch_interval = watch_interval_s(demand.watched, demand.per_call, watch_max)
     watch = math.ceil(demand.watched / demand.per_call) / watch_interval
@@ -126,8 +157,10 @@ def plan_scan(limits: RateLimitConfig, demand: Demand) -> ScanPlan:
         watch_interval_s=watch_interval,
         watch_per_s=watch,
         watch_max_per_s=watch_max,
+        index_per_s=index,
+        book_per_s=book,
         bound=msgspec.convert(bound, Bound),
-        day_share=(rate + watch) * demand.seconds_left / limits.per_day,
+        day_share=(rate + watch + index + book) * demand.seconds_left / limits.per_day,
         demand=demand,
         limits=limits,
         by=by,
@@ -164,16 +197,18 @@ def _lines(plan: ScanPlan) -> list[str]:
     cost = burst_cost(plan.bursts, demand.per_call)
     reserve = BURST_SHARE if plan.bursts else 0.0
     spendable = max(0, demand.day_left - (limits.per_day - quotes.day))
-    fixed = f"{plan.watch_per_s:.2g}/s - {cost:g}/s" if plan.watch_per_s else f"{cost:g}/s"
-    watched_today = plan.watch_per_s * demand.seconds_left
-    polls = f" {watched_today:,.0f} -" if watched_today else ""
+    rates = [rate for rate in (plan.index_per_s, plan.book_per_s, plan.watch_per_s) if rate]
+    fixed = " - ".join([*(f"{rate:.2g}/s" for rate in rates), f"{cost:g}/s"])
+    polls = "".join(f" {rate * demand.seconds_left:,.0f} -" for rate in rates)
     lines = [
         f"limits     {limits.per_second}/s, {limits.per_minute:,}/min, {limits.per_day:,}/day"
         f" ({limits.day})",
         f"reserved   {limits.per_second - quotes.second}/s,"
         f" {limits.per_minute - quotes.minute:,}/min, {limits.per_day - quotes.day:,}/day"
         " for orders and accounts",
+        f"indices    {plan.index_description}",
         f"watched    {plan.watch_description}",
+        f"books      {plan.book_description}",
         f"bursts     {plan.bursts} symbols once a second = {cost:g}/s;"
         f" {reserve:.0%} of the requests left today",
         f"a scan     {demand.symbols:,} symbols / {demand.per_call} a call = {plan.calls:,} calls",

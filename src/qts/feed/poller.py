@@ -13,21 +13,85 @@ watched or streamed changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from qts import telemetry
-from qts.domain import Clock
-from qts.feed.calendar import TradingCalendar
+from qts.domain import Clock, OrderBook
+from qts.feed.book_poller import BookPoller, book_interval_s
 from qts.feed.config import FeedConfig
 from qts.feed.fast_poller import FastPoller
+from qts.feed.index_poller import index_codes
 from qts.feed.ingest import QuoteIngest
 from qts.feed.planner import WATCH_INTERVAL_S, Demand, ScanPlan, plan_scan
-from qts.feed.quote_requests import QuoteRequester
-from qts.feed.scan import Scan
-from qts.feed.source import QuoteSource, TickStream
-from qts.venues import Quote, RateLimiter, RequestPriority
+from qts.feed.quote_requests import Chosen, QuoteRequester
+from qts.venues import Calendar, MarketData, Quote, RequestPriority, TickStream
+
+_MAX_RETRIES = 3  # then the batch waits for its turn
+
+
+class Scan:
+    """Symbols in batches of one request; a batch is in flight once at a time."""
+
+    def __init__(
+        self, symbols: Sequence[str], per_call: int, clock: Clock, on_retry: Callable[[], None]
+    ) -> None:
+        """Create the batches; `on_retry` is called for a batch that is retried at once."""
+        starts = range(0, len(symbols), per_call)
+        self.batches = [list(symbols[start : start + per_call]) for start in starts]
+        self._clock = clock
+        self._on_retry = on_retry
+        self._retries: deque[int] = deque()
+        self._failures: dict[int, int] = {}
+        self._in_flight: set[int] = set()
+        self._finished = asyncio.Event()
+        self.position = self.scans = 0
+        self.last_s = 0.0
+        self._started_ns = clock.monotonic_ns()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def start(self) -> None:
+        self._started_ns = self._clock.monotonic_ns()
+
+    async def ready(self) -> None:
+        """Wait until a batch is not in flight; forever if there are no symbols."""
+        while len(self._in_flight) >= len(self.batches):
+            self._finished.clear()
+            await self._finished.wait()
+
+    def choose(self) -> Chosen:
+        number = self._retries.popleft() if self._retries else self._next()
+        self._in_flight.add(number)
+
+        def done(succeeded: bool) -> None:
+            self._in_flight.discard(number)
+            self._finished.set()
+            failures = 0 if succeeded else self._failures.get(number, 0) + 1
+            self._failures[number] = failures
+            if failures and failures % (_MAX_RETRIES + 1):
+                self._retries.append(number)
+                self._on_retry()
+
+        return self.batches[number], done
+
+    def _next(self) -> int:
+        """Return the next batch of the scan that is not in flight."""
+        while True:
+            number = self.position
+            self.position = (number + 1) % len(self.batches)
+            if self.position == 0:
+                now = self._clock.monotonic_ns()
+                self.last_s = (now - self._started_ns) / 1e9
+                self._started_ns = now
+                self.scans += 1
+            if number not in self._in_flight and number not in self._retries:
+                return number
+
 
 REPLAN_INTERVAL_S = 60.0
 FULL_DAY_S = 6.5 * 3600
@@ -55,38 +119,43 @@ class Poller:
 
     def __init__(
         self,
-        source: QuoteSource,
-        limiter: RateLimiter,
+        venue: MarketData,
         ingest: QuoteIngest,
         clock: Clock,
         symbols: Sequence[str],
         config: FeedConfig,
     ) -> None:
-        self._limiter = limiter
+        self._no_indices = venue.limits.no_indices
+        self._limiter = limiter = venue.limiter
+        source = venue.source
         self._ingest = ingest
         self._clock = clock
         self._config = config
         self._count, self._per_call = len(symbols), source.per_call
-        self._calendar = TradingCalendar(config.calendar_overrides, config.after_market)
+        self._calendar = venue.calendar
         self._requester = QuoteRequester(source, clock, self.on_quote)
         self._scan = Scan(symbols, source.per_call, clock, limiter.skip_pace)
         self._fast = FastPoller(
             ingest.bursts, self._requester, clock, config, source.per_call, self._replan
         )
+        interval_s = book_interval_s(limiter.limits.per_second)
+        due = self._fast.unstreamed_books
+        self._books = BookPoller(source, clock, interval_s, due, self.on_book)
         self._open = False
         self.plan = self.make_plan()
 
     @property
-    def calendar(self) -> TradingCalendar:
+    def calendar(self) -> Calendar | None:
+        """The calendar of the venue; None: its market never closes."""
         return self._calendar
 
     def attach_stream(self, stream: TickStream) -> None:
         """Use real ticks for watched symbols and bursts while the stream has capacity."""
         self._fast.attach_stream(stream)
 
-    def watch(self, symbols: Sequence[str]) -> None:
+    def watch(self, symbols: Sequence[str], on_order: Collection[str] = ()) -> None:
         """Replace the symbols that are held or on order, most important first."""
-        self._fast.watch(symbols)
+        self._fast.watch(symbols, on_order)
 
     def price_age_s(self, symbol: str) -> float | None:
         """Return the age of a watched symbol's price; None outside the trading session."""
@@ -99,11 +168,15 @@ class Poller:
             self._fast.confirm(quote.symbol, at)
         self._ingest.ingest(quote, at, self._clock.now())
 
+    def on_book(self, book: OrderBook) -> None:
+        """Ingest an order book of a poll or a stream."""
+        self._ingest.ingest_book(book)
+
     def make_plan(self) -> ScanPlan:
         """Plan for the rest of today, or for a whole day when the market is closed."""
-        left_s = 0.0 if self._config.always_open else self._calendar.seconds_left(self._clock.now())
-        left_s = left_s or FULL_DAY_S
-        polled, streamed = self._fast.watched
+        calendar = self._open_hours
+        left_s = (calendar.seconds_left(self._clock.now()) if calendar else 0.0) or FULL_DAY_S
+        polled, streamed, books, streamed_books = self._fast.watched
         demand = Demand(
             symbols=max(1, self._count),
             per_call=self._per_call,
@@ -114,6 +187,11 @@ class Poller:
             burst_s=self._config.burst_s,
             watched=polled,
             streamed=streamed,
+            indices=0 if self._no_indices else len(index_codes(self._config)),
+            index_interval_s=self._config.index_interval_s,
+            no_indices=self._no_indices,
+            books=books,
+            streamed_books=streamed_books,
         )
         return plan_scan(self._limiter.limits, demand)
 
@@ -147,6 +225,7 @@ class Poller:
             self._requester.wait_fatal(),
             self._scan_all(),
             self._fast.run(),
+            self._books.run(),
             self._replan_periodically(),
             self._wait_closed(),
         )
@@ -178,7 +257,7 @@ class Poller:
         changed = abs(plan.interval_s - self.plan.interval_s) > 0.05 * self.plan.interval_s
         slower = plan.watch_interval_s > max(WATCH_INTERVAL_S, self.plan.watch_interval_s)
         self.plan = plan
-        self._limiter.reserve_watched(plan.watch_per_s)
+        self._limiter.reserve_watched(plan.watch_per_s + plan.index_per_s)
         self._limiter.pace(plan.rate_per_s or 1 / FULL_DAY_S)
         self._fast.apply_plan(plan)
         self._ingest.interval_ms["normal"] = plan.interval_s * 1e3
@@ -192,22 +271,26 @@ class Poller:
 
     # -- opening hours
 
+    @property
+    def _open_hours(self) -> Calendar | None:
+        """The calendar that applies; None: it is always open, or polled as if it were."""
+        return None if self._config.always_open else self._calendar
+
     async def _wait_open(self) -> None:
-        while not self._is_open():
-            opens = self._calendar.next_open(self._clock.now()).opens_at
+        while (calendar := self._open_hours) and calendar.current(self._clock.now()) is None:
+            opens = calendar.next_open(self._clock.now()).opens_at
             left_s = (opens - self._clock.now()).total_seconds()
             await self._clock.sleep(min(max(left_s, 0.05), 60.0))  # the wall clock may be changed
         self._fast.restart_ages()
         self._open = True
 
     async def _wait_closed(self) -> None:
-        while self._is_open():
-            session = self._calendar.current(self._clock.now())
+        while True:
             left_s = REPLAN_INTERVAL_S
-            if session is not None and not self._config.always_open:
+            if calendar := self._open_hours:
+                session = calendar.current(self._clock.now())
+                if session is None:
+                    break
                 left_s = (session.closes_at - self._clock.now()).total_seconds()
             await self._clock.sleep(min(max(left_s, 0.05), REPLAN_INTERVAL_S))
         self._open = False
-
-    def _is_open(self) -> bool:
-        return self._config.always_open or self._calendar.current(self._clock.now()) is not None

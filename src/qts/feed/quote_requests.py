@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from qts import telemetry
 from qts.domain import Clock, OperationError
-from qts.feed.source import QuoteSource
-from qts.venues import Quote, RateLimitedError, RequestPriority, VenueRejectedError
+from qts.venues import Quote, QuoteSource, RateLimitedError, RequestPriority, VenueRejectedError
 
 _RETRY_INTERVAL_S = 0.5  # after a lost reply
 

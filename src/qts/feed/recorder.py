@@ -218,7 +218,7 @@ def delete_old(folder: Path, today: date, keep_days: int) -> None:
 
     Counted from what was recorded, a clock that jumps ahead deletes nothing on that day.
     """
-    days = {path: day for path in folder.iterdir() if (day := _day_of(path))}
+    days = {path: day for path in folder.iterdir() if (day := day_of(path))}
     newest = max((day for day in days.values() if day < today), default=today)
     old = [path for path, day in days.items() if day <= newest - timedelta(days=keep_days)]
     for path in old:
@@ -227,7 +227,8 @@ def delete_old(folder: Path, today: date, keep_days: int) -> None:
         log.info("old records deleted", files=len(old), keep_days=keep_days, newest=str(newest))
 
 
-def _day_of(path: Path) -> date | None:
+def day_of(path: Path) -> date | None:
+    """Return the day of a recorded file, by its name."""
     name = _NAME.fullmatch(path.name)
     try:
         return date.fromisoformat(name.group(1)) if name else None

@@ -1,22 +1,24 @@
-"""Replay of a recorded day through QuoteIngest, at its own speed, faster, or without waiting.
+"""Recorded days: replay through QuoteIngest, at their own speed or faster, and export to Parquet.
 
 Records are read in the order they were written; a torn last line is skipped.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zstandard
 
-from qts.domain import Clock, OperationError, RefusedError
+from qts.domain import Clock, OperationError, RefusedError, assumed_instrument
+from qts.feed.file_columns import FileLayout
 from qts.feed.ingest import QuoteIngest
+from qts.feed.market_files import is_market_file, pyarrow_module, read_market_file
 from qts.feed.observer import (
     DECODER,
     SCHEMA,
@@ -28,6 +30,7 @@ from qts.feed.observer import (
     PatternRecord,
     State,
 )
+from qts.feed.recorder import day_of
 
 _MIN_SLEEP_S = 0.001  # shorter waits are skipped
 
@@ -53,10 +56,7 @@ async def replay(
     return count
 
 
-_COLUMNS = ("time", "symbol", "price", "volume")
-
-
-def read_records(data: Path) -> Iterator[PatternRecord]:
+def read_records(data: Path, layout: FileLayout | None = None) -> Iterator[PatternRecord]:
     """Read the records of a folder, of a recorded file, or of a CSV or Parquet file of ticks."""
     if data.is_dir():
         files = recorded_files(data)
@@ -66,14 +66,18 @@ def read_records(data: Path) -> Iterator[PatternRecord]:
             yield from _lines(file)
     elif data.name.endswith((".jsonl", ".jsonl.zst")):
         yield from _lines(_existing(data))
-    elif data.suffix in (".csv", ".parquet"):
-        rows = _csv_rows if data.suffix == ".csv" else _parquet_rows
-        yield from _ticks(data, rows(_existing(data)))
+    elif is_market_file(data):
+        yield from _ticks(_existing(data), layout or FileLayout())
     else:
         _existing(data)
         raise RefusedError(
             f"{data} is not a record; expected a folder, .jsonl, .jsonl.zst, .csv or .parquet"
         )
+
+
+def is_recorded(data: Path) -> bool:
+    """Return whether a file or folder holds records rather than files of others."""
+    return data.name.endswith((".jsonl", ".jsonl.zst")) or bool(recorded_files(data))
 
 
 def recorded_files(folder: Path) -> list[Path]:
@@ -83,6 +87,15 @@ def recorded_files(folder: Path) -> list[Path]:
         path for path in folder.glob("*.jsonl.zst") if path.name.removesuffix(".zst") not in plain
     ]
     return sorted([*plain.values(), *packed], key=lambda path: path.name)
+
+
+def recorded_days(folder: Path) -> dict[date, list[Path]]:
+    """Return the files of each recorded day, in order."""
+    days: dict[date, list[Path]] = {}
+    for path in recorded_files(folder):
+        if day := day_of(path):
+            days.setdefault(day, []).append(path)
+    return days
 
 
 def _lines(path: Path) -> Iterator[PatternRecord]:
@@ -106,42 +119,94 @@ def _lines(path: Path) -> Iterator[PatternRecord]:
                 raise OperationError(f"{path}, line {number}: not a record: {error}") from None
 
 
-def _ticks(path: Path, rows: Iterator[dict[str, Any]]) -> Iterator[PatternRecord]:
-    for number, row in enumerate(rows, 1):
-        try:
-            yield PatternRecord(SCHEMA, number, _snapshot(path, row))
-        except (KeyError, ValueError, TypeError) as error:
-            raise RefusedError(
-                f"{path}, row {number}: {error}; expected columns {', '.join(_COLUMNS)}"
-            ) from None
-
-
-def _snapshot(path: Path, row: dict[str, Any]) -> ObservationSnapshot:
-    time = row["time"]
-    moment = time if isinstance(time, datetime) else datetime.fromisoformat(str(time))
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    symbol, price, volume = str(row["symbol"]), float(row["price"]), float(row["volume"])
-    return ObservationSnapshot(
-        Meta(moment, path.stem, "REPLAY", "file", 0.0),
-        Context("market", "raw", symbol, str(row.get("market") or "KRX")),
-        Observation(Inputs(price, volume, {}), {}, State("normal")),
-    )
-
-
-def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    from qts.feed.export import parquet
-
-    for batch in parquet().ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
+def _ticks(path: Path, layout: FileLayout) -> Iterator[PatternRecord]:
+    number = 0
+    for part in read_market_file(path, layout):
+        if part.is_bars:
+            raise RefusedError(f"{path} holds bars; expected ticks: time, symbol, price, volume")
+        names = ("at", "price", "volume", "bid", "ask", "venue_at")
+        columns = (part.columns[name].tolist() for name in names)
+        for symbol, at, price, volume, *rest in zip(part.symbols, *columns, strict=True):
+            number += 1
+            meta = Meta(datetime.fromtimestamp(at, UTC), path.stem, "REPLAY", "file", 0.0)
+            context = Context("market", "raw", symbol, assumed_instrument(symbol).market)
+            observation = Observation(Inputs(price, volume, {}, *rest), {}, State("normal"))
+            snapshot = ObservationSnapshot(meta, context, observation)
+            yield PatternRecord(SCHEMA, number, snapshot)
 
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise RefusedError(f"{path} does not exist")
     return path
+
+
+_BATCH = 20_000
+
+
+def export_parquet(records: Iterable[PatternRecord], target: Path) -> int:
+    """Write the file atomically; return its number of rows."""
+    pq, schema = pyarrow_module("pyarrow.parquet"), _schema()
+    draft = target.with_name(target.name + ".draft")
+    rows, stream = 0, iter(records)
+    try:
+        with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
+            while batch := [_row(record) for record in islice(stream, _BATCH)]:
+                writer.write_table(_table(batch, schema))
+                rows += len(batch)
+        draft.rename(target)
+    except OSError as error:
+        raise RefusedError(f"{target} cannot be written: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return rows
+
+
+def _schema() -> Any:
+    pa = pyarrow_module("pyarrow")
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("time", pa.timestamp("us", tz="UTC")),
+            ("number", pa.int64()),
+            ("session_id", text),
+            ("mode", text),
+            ("symbol", text),
+            ("market", text),
+            ("price", pa.float64()),
+            ("volume", pa.float64()),
+            ("polling_mode", text),
+            ("tick_source", text),
+            ("loop_interval_ms", pa.float64()),
+            ("raw", pa.string()),
+            ("bid", pa.float64()),
+            ("ask", pa.float64()),
+            ("venue_at", pa.float64()),
+        ]
+    )
+
+
+def _table(rows: list[dict[str, Any]], schema: Any) -> Any:
+    return pyarrow_module("pyarrow").Table.from_pylist(rows, schema=schema)
+
+
+def _row(record: PatternRecord) -> dict[str, Any]:
+    meta, context = record.snapshot.meta, record.snapshot.context
+    inputs, state = record.snapshot.observation.inputs, record.snapshot.observation.state
+    return {
+        "time": meta.time,
+        "number": record.number,
+        "session_id": meta.session_id,
+        "mode": meta.mode,
+        "symbol": context.symbol,
+        "market": context.market,
+        "price": inputs.price,
+        "volume": inputs.volume,
+        "polling_mode": state.polling_mode,
+        "tick_source": meta.tick_source,
+        "loop_interval_ms": meta.loop_interval_ms,
+        "raw": msgspec.json.encode(inputs.kis_raw).decode(),
+        "bid": inputs.bid,
+        "ask": inputs.ask,
+        "venue_at": inputs.venue_at,
+    }

@@ -25,6 +25,8 @@ class Surge(NamedTuple):
     symbol: str
     change: float  # of the price, signed
     volume_ratio: float  # of the volume's rate, 0 when unknown
+    volume: float = 0.0  # traded since the price it is compared with
+    price: float = 0.0
 
 
 class PriceCache:
@@ -110,12 +112,14 @@ class SurgeDetector:
         change = max((price - near) / near, (price - far) / far, key=abs)  # 103 after 100 is 3 %
         span = at - anchor_at[row]
         ratio = 0.0
+        traded = 0.0
         if span >= self._window_s:
+            traded = volume - anchor_volume[row]
             ratio = self._update_rate(row, volume, span)
             earlier[row] = near
             anchor_price[row], anchor_volume[row], anchor_at[row] = price, volume, at
         if abs(change) > self._price_change or ratio > self._volume_ratio:
-            return Surge(symbol, change, ratio)
+            return Surge(symbol, change, ratio, traded, price)
         return None
 
     def _update_rate(self, row: int, volume: float, span: float) -> float:

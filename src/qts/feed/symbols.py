@@ -1,20 +1,14 @@
-"""Symbols to poll: from a file, or from the lists of stocks that KIS publishes.
-
-KIS publishes `kospi_code.mst.zip` and `kosdaq_code.mst.zip`: CP949, a row for each product, whose
-last columns have a fixed width and begin with its type (ST: a stock).
-"""
+"""Symbols to poll: from a file, or the stocks in master files of KIS."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from qts.domain import RefusedError
+from qts.domain import InstrumentClass, RefusedError
+from qts.venues import parse_master, unpack_master
 
 _LISTS = (".mst", ".mst.zip")
-_TAIL = {"kospi": 227, "kosdaq": 221}
-_STOCK = "ST"
 
 
 def read_symbols(path: Path | None) -> list[str]:
@@ -26,7 +20,7 @@ def read_symbols(path: Path | None) -> list[str]:
         )
     try:
         symbols = list(dict.fromkeys(_symbols_in(path)))
-    except (OSError, UnicodeDecodeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"unreadable: {error}"
         raise RefusedError(f"feed.symbols, {path}: {reason}") from None
     if not symbols:
@@ -55,19 +49,14 @@ def _symbols_in(path: Path) -> Iterator[str]:
 
 
 def _listed_stocks(path: Path) -> Iterator[str]:
-    width = next((width for name, width in _TAIL.items() if name in path.name), None)
-    if width is None:
+    board = next((name for name in ("kospi", "kosdaq") if name in path.name), None)
+    if board is None:
         raise RefusedError(
             f"feed.symbols, {path}: expected the names KIS gives: kospi_code, kosdaq_code"
         )
-    for row in _content(path).decode("cp949").splitlines():
-        tail = row[-width:]
-        if tail.startswith(_STOCK) and len(row) > width:
-            yield row[:9].strip()
-
-
-def _content(path: Path) -> bytes:
-    if path.suffix != ".zip":
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".mst"))
+    data = path.read_bytes()
+    for product in parse_master(
+        board.upper(), unpack_master(data) if path.suffix == ".zip" else data
+    ):
+        if product.kind is InstrumentClass.STOCK:
+            yield product.symbol

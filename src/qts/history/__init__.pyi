@@ -1,0 +1,16 @@
+from qts.history.catalogue import BarCatalogue as BarCatalogue
+from qts.history.catalogue import SeriesInfo as SeriesInfo
+from qts.history.catalogue import check_symbol as check_symbol
+from qts.history.catalogue_file import Series as Series
+from qts.history.check import Finding as Finding
+from qts.history.check import check_catalogue as check_catalogue
+from qts.history.download import Downloader as Downloader
+from qts.history.download import DownloadProgress as DownloadProgress
+from qts.history.download import DownloadResult as DownloadResult
+from qts.history.imports import ImportedSeries as ImportedSeries
+from qts.history.imports import import_files as import_files
+from qts.history.plan import DownloadPlan as DownloadPlan
+from qts.history.plan import parse_moment as parse_moment
+from qts.history.plan import plan_download as plan_download
+from qts.history.recent_bars import RecentBars as RecentBars
+from qts.history.recent_bars import RecentRows as RecentRows
