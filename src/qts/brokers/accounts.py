@@ -26,6 +26,13 @@ RETRY_INTERVAL_S = 0.2
 
 _OPEN = "SELECT account_open($1, $2, $3)"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('qts account ' || $1, 0))"
+_IS_LOCKED = """
+SELECT EXISTS (
+    SELECT FROM pg_locks, hashtextextended('qts account ' || $1, 0) AS key
+     WHERE locktype = 'advisory' AND granted AND objsubid = 1
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND classid = ((key >> 32) & 4294967295)::oid AND objid = (key & 4294967295)::oid)
+"""
 _NEXT_EPOCH = "SELECT epoch + 1 FROM account WHERE broker = $1 AND account = $2"
 _HOLD = (
     "UPDATE account SET epoch = $3, host = $4, pid = $5, home = $6,"
@@ -49,6 +56,12 @@ async def list_accounts(database: Database) -> Sequence[AccountKey]:
     """Return every account that was ever opened, by broker."""
     rows = await database.fetch("SELECT broker, account FROM account ORDER BY broker, opened_at")
     return [AccountKey(*row) for row in rows]
+
+
+async def is_account_locked(database: Database, key: AccountKey) -> bool:
+    """Return whether a run holds the account now."""
+    held: bool = await database.fetchval(_IS_LOCKED, str(key))
+    return held
 
 
 class AccountLock:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from ipaddress import ip_address
+import re
+from decimal import ROUND_FLOOR, Decimal
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
-from qts.domain import AccountKey, FeeSchedule, Market, RefusedError
-from qts.venues import KisConfig, UpbitConfig, VenuesConfig
+from qts.domain import AccountKey, FeeSchedule, Instrument, Market, RefusedError, Side, split_names
+from qts.venues import KisConfig, UpbitConfig, check_venue_names, is_loopback, venue_names
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
+_ACCOUNT_NUMBER = re.compile(r"[0-9]{10}", re.ASCII)
+_COIN_UNIT = Decimal("0.00000001")
+# Fees round down to it.
+_FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: _COIN_UNIT, Market.OTHER: _COIN_UNIT}
 
 
 class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,16 +25,38 @@ class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at the KRX")
     ] = 0.00015
     krx_sale_tax: Annotated[
-        float, msgspec.Meta(ge=0, le=0.1, description="tax on a sale at the KRX")
-    ] = 0.0020
+        Annotated[float, msgspec.Meta(ge=0, le=0.1)] | None,
+        msgspec.Meta(
+            description="tax on a sale of a taxed KRX instrument; unset: that of its class, 0.0020"
+            " for stocks, none for ETF, ETN and ELW"
+        ),
+    ] = None
     upbit_fee: Annotated[
         float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at Upbit")
     ] = 0.0005
+    other_fee: Annotated[
+        float, msgspec.Meta(ge=0, le=0.1, description="fee of a trade at a venue of a package")
+    ] = 0.0005
 
-    def of(self, market: Market) -> FeeSchedule:
-        if market is Market.UPBIT:
-            return FeeSchedule(Decimal(repr(self.upbit_fee)), Decimal(0))
-        return FeeSchedule(Decimal(repr(self.krx_fee)), Decimal(repr(self.krx_sale_tax)))
+    def of(self, instrument: Instrument) -> FeeSchedule:
+        """Return what a fill of the instrument costs."""
+        if instrument.market is Market.UPBIT:
+            return self.upbit
+        if instrument.market is Market.OTHER:
+            return FeeSchedule(Decimal(repr(self.other_fee)), instrument.sale_tax)
+        tax = instrument.sale_tax
+        if tax and self.krx_sale_tax is not None:
+            tax = Decimal(repr(self.krx_sale_tax))
+        return FeeSchedule(Decimal(repr(self.krx_fee)), tax)
+
+    def charge(self, instrument: Instrument, side: Side, amount: Decimal) -> Decimal:
+        """Return the fee and tax of one fill, rounded down as its market does."""
+        fee = self.of(instrument).of(side, amount)
+        return fee.quantize(_FEE_UNIT[instrument.market], ROUND_FLOOR)
+
+    @property
+    def upbit(self) -> FeeSchedule:
+        return FeeSchedule(Decimal(repr(self.upbit_fee)), Decimal(0))
 
 
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +93,11 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Venue of the orders, and how they are sent."""
 
     broker: Annotated[
-        Literal["paper", "kis", "upbit"], msgspec.Meta(description="venue that receives orders")
+        str | tuple[str, ...],
+        msgspec.Meta(
+            description='where orders go: "paper", or the venue; in a run on several venues those'
+            ' that take orders: "kis,upbit"; the others trade on paper'
+        ),
     ] = "paper"
     mode: Annotated[
         Literal["paper", "live"], msgspec.Meta(description="live: orders use real money")
@@ -76,6 +105,10 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     live_acknowledgement: Annotated[
         str, msgspec.Meta(description=f"{ACKNOWLEDGEMENT}, required for live")
     ] = ""
+    live_unrehearsed: Annotated[
+        bool,
+        msgspec.Meta(description="trade live without `qts rehearse` of this key and version"),
+    ] = False
     find_window_s: Annotated[
         float,
         msgspec.Meta(ge=1, le=3600, description="how long after sending KIS may date an order"),
@@ -96,21 +129,14 @@ class BrokersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     paper: Annotated[PaperConfig, msgspec.Meta(description="The paper venue")] = PaperConfig()
 
     def __post_init__(self) -> None:
-        if self.mode == "live" and self.broker == "paper":
-            raise ValueError(
-                'mode is "live" and broker is "paper"; expected broker "kis" or "upbit"'
-            )
+        check_venue_names("broker", self.names, "paper")
+        if self.mode == "live" and self.names == ("paper",):
+            known = " or ".join(f'"{name}"' for name in venue_names())
+            raise ValueError(f'mode is "live" and broker is "paper"; expected broker {known}')
 
-
-def account_key(brokers: BrokersConfig, venues: VenuesConfig) -> AccountKey:
-    """Return the account that the settings name; it needs no connection."""
-    match brokers.broker:
-        case "kis":
-            return kis_account(venues.kis)
-        case "upbit":
-            return upbit_account(venues.upbit)
-        case _:
-            return paper_account(brokers.paper)
+    @property
+    def names(self) -> tuple[str, ...]:
+        return split_names(self.broker)
 
 
 def paper_account(config: PaperConfig) -> AccountKey:
@@ -120,19 +146,28 @@ def paper_account(config: PaperConfig) -> AccountKey:
 def kis_account(venue: KisConfig) -> AccountKey:
     if venue.account is None:
         raise RefusedError("venues.kis.account is not set; orders need it")
-    return AccountKey.of("kis", _environment(venue.rest, venue.paper), venue.account.reveal())
+    if not _ACCOUNT_NUMBER.fullmatch(venue.account.reveal()):
+        raise RefusedError(
+            "venues.kis.account is not ten digits; expected the number and its product code without"
+            " a dash, as in 1234567801"
+        )
+    return AccountKey.of("kis", kis_environment(venue), venue.account.reveal())
 
 
 def upbit_account(venue: UpbitConfig) -> AccountKey:
     """Keys are replaced every year and the account stays: its name identifies it, not its key."""
-    return AccountKey.of("upbit", _environment(venue.url), venue.account)
+    return AccountKey.of("upbit", upbit_environment(venue), venue.account)
 
 
-def _environment(url: str, is_paper_key: bool = False) -> str:
+def kis_environment(venue: KisConfig) -> str:
     """Separate the real account from one of a simulator or of KIS's paper trading."""
-    if is_loopback(url):
+    if is_loopback(venue.rest):
         return "simulator"
-    return "paper" if is_paper_key else "real"
+    return "paper" if venue.paper else "real"
+
+
+def upbit_environment(venue: UpbitConfig) -> str:
+    return "simulator" if is_loopback(venue.url) else "real"
 
 
 def require_live_consent_kis(config: BrokersConfig, venue: KisConfig) -> None:
@@ -152,17 +187,15 @@ def require_live_consent_upbit(config: BrokersConfig, venue: UpbitConfig) -> Non
         _require_consent(config, "upbit", real_key, "venues.upbit.access_key and secret_key")
 
 
-def is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+def require_live_consent(config: BrokersConfig, venue: str, environment: str) -> None:
+    """Raise RefusedError for orders of real money unless the settings consent to live trading."""
+    if environment == "real":
+        _require_consent(config, venue, True, "")
 
 
 def _require_consent(config: BrokersConfig, broker: str, has_key: bool, key_names: str) -> None:
     missing = []
-    if config.broker != broker:
+    if broker not in config.names:
         missing.append(f'brokers.broker = "{broker}"')
     if config.mode != "live":
         missing.append('brokers.mode = "live"')

@@ -40,8 +40,7 @@ from qts.brokers.kis_codec import (
     place_body,
     split_order_id,
 )
-from qts.brokers.kis_fill_tracker import KisFillTracker
-from qts.brokers.kis_fills import KisFillStore
+from qts.brokers.kis_fills import KisFillStore, KisFillTracker
 from qts.database import Database
 from qts.domain import (
     Account,
@@ -49,7 +48,7 @@ from qts.domain import (
     Clock,
     Fill,
     Holding,
-    Market,
+    Instruments,
     OperationError,
     OrderRequest,
     OrderState,
@@ -78,6 +77,7 @@ class KisBroker:
         database: Database,
         config: BrokersConfig,
         clock: Clock,
+        instruments: Instruments,
         stream: KisStream | None = None,
     ) -> None:
         require_live_consent_kis(config, client.config)
@@ -91,8 +91,12 @@ class KisBroker:
         self._stream = stream
         self._account = {"CANO": number[:8], "ACNT_PRDT_CD": number[8:]}
         former = hashlib.sha256(number.encode()).hexdigest()[:16]
-        costs = config.costs.of(Market.KRX)
-        self._fill_store = KisFillStore(database, self.key.account, costs, former)
+        self._fill_store = KisFillStore(
+            database,
+            self.key.account,
+            lambda symbol: config.costs.of(instruments[symbol]),
+            former,
+        )
         self._branches: dict[str, str] = {}
 
     async def place(self, request: OrderRequest) -> str:
@@ -142,8 +146,8 @@ class KisBroker:
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
         rows = await self._rows(self._day_of(since))
-        await self._fill_store.record(rows, self._clock.now())
-        return await self._fill_store.since(since)
+        new = await self._fill_store.record(rows, self._clock.now())
+        return [*await self._fill_store.since(since), *(fill for fill in new if not fill.price)]
 
     async def account(self) -> Account:
         cash, holdings = Decimal(0), list[Holding]()

@@ -64,6 +64,18 @@ def place_body(account: dict[str, str], request: OrderRequest) -> dict[str, str]
     }
 
 
+def buying_power_query(account: str, request: OrderRequest) -> dict[str, str]:
+    return {
+        "CANO": account[:8],
+        "ACNT_PRDT_CD": account[8:],
+        "PDNO": request.symbol,
+        "ORD_UNPR": f"{request.price or 0:.0f}",
+        "ORD_DVSN": _DIVISION[request.type],
+        "CMA_EVLU_AMT_ICLD_YN": "N",
+        "OVRS_ICLD_YN": "N",
+    }
+
+
 def cancel_body(account: dict[str, str], number: str, branch: str) -> dict[str, str]:
     return account | {
         "KRX_FWDG_ORD_ORGNO": branch,

@@ -22,7 +22,7 @@ from qts import telemetry
 from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap
 from qts.brokers.config import FeesConfig, PaperConfig, paper_account
 from qts.brokers.paper_account import PaperAccount
-from qts.brokers.paper_matching import Number, PaperMatchingEngine
+from qts.brokers.paper_matching import PaperMatchingEngine
 from qts.brokers.paper_store import FencedOutError, PaperCancel, PaperStore
 from qts.database import Database
 from qts.domain import (
@@ -31,10 +31,13 @@ from qts.domain import (
     BrokerOrder,
     Clock,
     Fill,
+    Instruments,
     OperationError,
+    OrderBook,
     OrderRequest,
     OrderState,
     OutcomeUnknownError,
+    Tick,
 )
 from qts.venues import VenueRejectedError
 
@@ -68,12 +71,17 @@ class PaperBroker:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, database: Database, config: PaperConfig, costs: FeesConfig, clock: Clock
+        cls,
+        database: Database,
+        config: PaperConfig,
+        costs: FeesConfig,
+        instruments: Instruments,
+        clock: Clock,
     ) -> AsyncIterator[Self]:
         """Open the account, fencing out its earlier opener, and restore its open orders."""
         cash = Decimal(config.cash)
         store = await PaperStore.claim(database, config.account, cash, clock.now())
-        engine = PaperMatchingEngine(config, costs, cash)
+        engine = PaperMatchingEngine(config, costs, cash, instruments)
         engine.account = PaperAccount(*await store.lots())
         broker = cls(store, engine, paper_account(config), clock)
         await broker._restore_orders()
@@ -91,9 +99,16 @@ class PaperBroker:
 
     # -- market
 
-    def on_tick(self, symbol: str, last: Number, bid: Number, ask: Number, volume: Number) -> None:
-        """Match open orders against a tick, on the loop's thread; `volume` is the tick's."""
-        if fills := self._engine.on_tick(symbol, last, bid, ask, volume, self._now_ns()):
+    def on_tick(self, tick: Tick) -> None:
+        """Match open orders against a tick, on the loop's thread."""
+        if fills := self._engine.on_tick(tick, self._now_ns()):
+            self._enqueue(fills)
+        if self._engine.cancelled:
+            self._enqueue_cancelled()
+
+    def on_book(self, book: OrderBook) -> None:
+        """Match open orders against an order book, on the loop's thread."""
+        if fills := self._engine.on_book(book, self._now_ns()):
             self._enqueue(fills)
         if self._engine.cancelled:
             self._enqueue_cancelled()

@@ -1,49 +1,44 @@
-"""Matching of the paper venue: orders against the latest tick, without I/O, deterministic by seed.
+"""Matching of the paper venue: orders against the latest tick and book, deterministic by seed.
 
     prepare ── funds held ──▶ start ── taker: at the quote plus slippage ──▶ filled
                                 ├──▶ IOC ── after the first match ──▶ the rest is cancelled
                                 └──▶ rests ── a quote reaches or a trade passes its price ──▶
                                                                      filled at its own price
+
+With a fresh order book a taker takes its levels, best first, each once: what the book does not
+hold waits for the next book or tick. A book that is older than its tick by a second is not used.
 Money and quantities are Decimal. A tick costs one dict write while its symbol has no open order.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
 
 from qts.brokers.config import FeesConfig, PaperConfig
-from qts.brokers.paper_account import PaperAccount
+from qts.brokers.paper_account import Lot, PaperAccount
 from qts.domain import (
     FeeSchedule,
     Fill,
-    Market,
+    Instrument,
+    Instruments,
+    OrderBook,
     OrderRequest,
     OrderType,
+    Position,
     Side,
+    Tick,
     TimeInForce,
-    is_on_tick,
-    market_for_symbol,
-    min_order_value,
-    round_to_tick,
-    tick_size,
 )
 from qts.venues import VenueRejectedError
 
-LOT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}
-FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: Decimal("0.00000001")}  # fees round down to it
 BELOW_MINIMUM = "least"  # code of an order that is too small
+MAX_BEHIND_TICK_S = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO = Decimal(0)
 _INFINITE = float("inf")
-
-Number = float | int | Decimal
-
-
-# last, bid, ask, volume traded in this tick (not in the day); a plain tuple for speed
-Tick = tuple[Number, Number, Number, Number]
 
 
 class PaperOrder:
@@ -65,31 +60,92 @@ class PaperOrder:
         return self.request.quantity - self.filled
 
 
+class BookDepth:
+    """What paper orders have left of an order book."""
+
+    def __init__(self, book: OrderBook) -> None:
+        self.book = book
+        self._taken = {Side.BUY: _ZERO, Side.SELL: _ZERO}
+
+    def left(self, side: Side) -> list[tuple[Decimal, Decimal]]:
+        """Return prices and quantities that an order of this side can still take, best first."""
+        taken, found = self._taken[side], list[tuple[Decimal, Decimal]]()
+        for price, quantity in self.book.asks if side is Side.BUY else self.book.bids:
+            whole = Decimal(int(quantity)) if quantity == int(quantity) else exact(quantity)
+            used = min(taken, whole)
+            taken -= used
+            if whole > used and 0 < price < _INFINITE:
+                found.append((exact(price), whole - used))
+        return found
+
+    def take(self, side: Side, quantity: Decimal) -> None:
+        self._taken[side] += quantity
+
+    def worst_price(self, side: Side, quantity: Decimal) -> Decimal | None:
+        """Return the last price that an order of this quantity reaches; None: the side is empty."""
+        price = None
+        for price, held in self.left(side):  # noqa: B007 - the last one is returned
+            quantity -= held
+            if quantity <= 0:
+                break
+        return price
+
+
 class PaperMatchingEngine:
     """Matching engine for one thread. Returned fills are final and already settled."""
 
-    def __init__(self, config: PaperConfig, costs: FeesConfig, cash: Decimal) -> None:
+    def __init__(
+        self,
+        config: PaperConfig,
+        costs: FeesConfig,
+        cash: Decimal,
+        instruments: Instruments,
+        positions: Iterable[Position] = (),
+    ) -> None:
         self._config = config
-        self._costs: dict[Market, FeeSchedule] = {market: costs.of(market) for market in Market}
+        self._costs = costs
+        self._instruments = instruments
         self._random = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
         self._share = Decimal(repr(config.volume_share))
         self._bps = Decimal(repr(config.slippage_bps)) / 10_000
         self._ticks: dict[str, Tick] = {}
         self._open: dict[str, dict[str, PaperOrder]] = {}
         self._symbols: dict[str, str] = {}
+        self._books: dict[str, BookDepth] = {}
+        self._bars: dict[str, tuple[Decimal, Decimal]] = {}  # low and high of the current one
         self._volume_left: dict[str, tuple[Tick, Decimal]] = {}
-        self.account = PaperAccount(cash)
+        lots = {
+            each.symbol: Lot(each.quantity, each.quantity * each.average_price)
+            for each in positions
+        }
+        self.account = PaperAccount(cash, lots)
         self.cancelled: list[str] = []  # IOC orders that ended unfilled, for the caller to clear
 
     # -- market
 
-    def on_tick(
-        self, symbol: str, last: Number, bid: Number, ask: Number, volume: Number, at_ns: int
-    ) -> Sequence[Fill]:
-        """Set the symbol's market, 0 for a side without a quote; return the resulting fills."""
-        self._ticks[symbol] = (last, bid, ask, volume)
+    def on_tick(self, tick: Tick, at_ns: int) -> Sequence[Fill]:
+        """Set the market of the tick's symbol; return the resulting fills."""
+        symbol = tick.symbol
+        self._ticks[symbol] = tick
         if symbol in self._open:
-            return self._match(symbol, at_ns)
+            return self._match(symbol, at_ns, traded=True)
+        return ()
+
+    def on_open(self, tick: Tick, prices: tuple[Decimal, Decimal], at_ns: int) -> Sequence[Fill]:
+        """Begin a bar at its open; until the next one no fill is outside its lowest and highest.
+
+        Like an auction, the open fills a resting order at the open, not at the order's own price.
+        """
+        self._bars[tick.symbol] = prices
+        for order in self._open.get(tick.symbol, {}).values():
+            order.rested = False
+        return self.on_tick(tick, at_ns)
+
+    def on_book(self, book: OrderBook, at_ns: int) -> Sequence[Fill]:
+        """Set the order book of its symbol; return the resulting fills."""
+        self._books[book.symbol] = BookDepth(book)
+        if book.symbol in self._open:
+            return self._match(book.symbol, at_ns)
         return ()
 
     # -- orders
@@ -100,15 +156,19 @@ class PaperMatchingEngine:
 
     def prepare(self, broker_order_id: str, request: OrderRequest, at_ns: int) -> PaperOrder:
         """Check the order and hold its funds; raise VenueRejectedError if the venue declines it."""
-        market = market_for_symbol(request.symbol)
-        self._check_form(request, market)
+        instrument = self._instruments[request.symbol]
+        self._check_form(request, instrument)
         wait_ms = self._config.latency_ms
         if self._config.latency_jitter_ms:
             wait_ms += self._config.latency_jitter_ms * self._random.random()
         order = PaperOrder(broker_order_id, request, at_ns + round(wait_ms * 1e6))
         if request.price is None:
-            order.worst = self._slipped(self._quote(request), request.side, market)
-        self.account.hold(broker_order_id, request, order.worst, self._costs[market])
+            quote = self._quote(request)
+            depth = self._depth(request.symbol, at_ns)
+            if depth is not None:
+                quote = depth.worst_price(request.side, request.quantity) or quote
+            order.worst = self._slipped(quote, request)
+        self.account.hold(broker_order_id, request, order.worst, self._costs.of(instrument))
         return order
 
     def start(self, order: PaperOrder, at_ns: int) -> Sequence[Fill]:
@@ -146,44 +206,89 @@ class PaperMatchingEngine:
 
     # -- matching
 
-    def _match(self, symbol: str, at_ns: int) -> Sequence[Fill]:
+    def _match(self, symbol: str, at_ns: int, *, traded: bool = False) -> Sequence[Fill]:
         tick = self._ticks.get(symbol)
-        if tick is None or not 0 < tick[0] < _INFINITE:
+        if tick is None or not 0 < tick.price < _INFINITE:
             return ()
         fills: list[Fill] = []
+        depth = self._depth(symbol, at_ns)
         for order in list(self._open[symbol].values()):
             if order.starts_ns > at_ns:
                 continue
-            price = self._price(order, tick)
-            if price is None:
-                order.rested = True
-            elif (quantity := self._take_volume(symbol, tick, order.remaining)) > 0:
-                fills.append(self._fill(order, price, quantity, at_ns))
+            book = None if traded and passed(order, tick) else depth
+            for price, most in self._prices(order, tick, book):
+                quantity = self._take_volume(symbol, tick, min(most, order.remaining))
+                if quantity > 0:
+                    if book is not None:
+                        book.take(order.request.side, quantity)
+                    fills.append(self._fill(order, price, quantity, at_ns))
             if order.request.time_in_force is TimeInForce.IOC and order.remaining > 0:
                 self._close(order)
                 self.cancelled.append(order.broker_order_id)
         return fills
 
+    def _depth(self, symbol: str, at_ns: int) -> BookDepth | None:
+        """Return what is left of a book that is fresh and no older than the last tick."""
+        depth, tick = self._books.get(symbol), self._ticks.get(symbol)
+        if depth is None or not depth.book.is_fresh(at_ns / 1e9):
+            return None
+        if tick is not None and depth.book.at < tick.at - MAX_BEHIND_TICK_S:
+            return None
+        return depth
+
+    def _prices(
+        self, order: PaperOrder, tick: Tick, depth: BookDepth | None
+    ) -> Iterator[tuple[Decimal, Decimal]]:
+        """Yield the prices at which the order fills now, each with the most that fills there."""
+        request, limit, sign = order.request, order.request.price, order.request.side.sign
+        if depth is None:
+            price = self._price(order, tick)
+            if price is None:
+                order.rested = True
+            else:
+                yield price, order.remaining
+            return
+        for level, quantity in depth.left(request.side):
+            if order.remaining <= 0 or (limit is not None and (limit - level) * sign < 0):
+                break
+            yield self._taken_at(order, level), quantity
+        if order.remaining > 0:
+            order.rested = limit is not None
+
+    def _taken_at(self, order: PaperOrder, level: Decimal) -> Decimal:
+        """Return the price at which an order fills against a level of the book."""
+        request, limit = order.request, order.request.price
+        if limit is not None and order.rested:
+            return limit
+        price = self._slipped(level, request)
+        if limit is None:
+            return price
+        return min(price, limit) if request.side is Side.BUY else max(price, limit)
+
     def _price(self, order: PaperOrder, tick: Tick) -> Decimal | None:
         """Return the price at which the tick fills the order, or None."""
         request, limit = order.request, order.request.price
-        quote, last, sign = quote_of(tick, request.side), exact(tick[0]), request.side.sign
+        quote, last, sign = quote_of(tick, request.side), exact(tick.price), request.side.sign
         if limit is None:
-            return self._slipped(quote, request.side, market_for_symbol(request.symbol))
+            return self._slipped(quote, request)
         if order.rested:
             through = (limit - quote) * sign >= 0 or (limit - last) * sign > 0
             return limit if through else None
         if (limit - quote) * sign < 0:
             return None
-        price = self._slipped(quote, request.side, market_for_symbol(request.symbol))
+        price = self._slipped(quote, request)
         return min(price, limit) if request.side is Side.BUY else max(price, limit)
 
-    def _slipped(self, quote: Decimal, side: Side, market: Market) -> Decimal:
+    def _slipped(self, quote: Decimal, request: OrderRequest) -> Decimal:
         """Return a taker's price: the quote, worse by the slippage, rounded to a tick."""
         if not self._config.slippage_ticks and not self._bps:
             return quote
-        worse = tick_size(market, quote) * self._config.slippage_ticks + quote * self._bps
-        return round_to_tick(market, quote + side.sign * worse, side.opposite)
+        ticks, side = self._instruments[request.symbol].ticks, request.side
+        worse = ticks.size(quote) * self._config.slippage_ticks + quote * self._bps
+        price = ticks.round(quote + side.sign * worse, side.opposite)
+        if bar := self._bars.get(request.symbol):
+            return max(bar[0], min(price, bar[1]))
+        return price
 
     def _take_volume(self, symbol: str, tick: Tick, quantity: Decimal) -> Decimal:
         """Take up to `quantity` from the tick's share for paper orders; return what was taken."""
@@ -191,18 +296,16 @@ class PaperMatchingEngine:
             return quantity
         left = self._volume_left.get(symbol)
         if left is None or left[0] is not tick:
-            lot = LOT[market_for_symbol(symbol)]
-            shared = self._share * exact(tick[3] if 0 < tick[3] < _INFINITE else 0)
-            left = (tick, (shared / lot).to_integral_value(ROUND_FLOOR) * lot)
+            shared = self._share * exact(tick.volume if 0 < tick.volume < _INFINITE else 0)
+            left = (tick, self._instruments[symbol].floor_to_lot(shared))
         taken = min(quantity, left[1])
         self._volume_left[symbol] = (tick, left[1] - taken)
         return taken
 
     def _fill(self, order: PaperOrder, price: Decimal, quantity: Decimal, at_ns: int) -> Fill:
-        request, market = order.request, market_for_symbol(order.request.symbol)
+        request, instrument = order.request, self._instruments[order.request.symbol]
         order.filled += quantity
         order.fills += 1
-        fee = self._costs[market].of(request.side, price * quantity)
         fill = Fill(
             trade_id=f"{order.broker_order_id}.{order.fills}",
             broker_order_id=order.broker_order_id,
@@ -210,7 +313,7 @@ class PaperMatchingEngine:
             side=request.side,
             quantity=quantity,
             price=price,
-            fee=fee.quantize(FEE_UNIT[market], ROUND_FLOOR),
+            fee=self._costs.charge(instrument, request.side, price * quantity),
             at=_EPOCH + timedelta(microseconds=at_ns // 1000),
         )
         self.account.settle(fill)
@@ -231,38 +334,49 @@ class PaperMatchingEngine:
 
     # -- checks
 
-    def _check_form(self, request: OrderRequest, market: Market) -> None:
-        if request.quantity % LOT[market]:
+    def _check_form(self, request: OrderRequest, instrument: Instrument) -> None:
+        if request.quantity % instrument.lot and not self._sells_all(request):
             raise VenueRejectedError(
-                f"{request.quantity} of {request.symbol} is no multiple of {LOT[market]:f}",
+                f"{request.quantity} of {request.symbol} is no multiple of {instrument.lot:f}",
                 "lot",
             )
         price = request.price
-        if price is not None and not is_on_tick(market, price):
+        if price is not None and not instrument.ticks.has(price):
             raise VenueRejectedError(f"{price} of {request.symbol} is not on a tick", "tick")
-        if minimum := min_order_value(market):
+        if minimum := instrument.min_order_value:
             amount = (price or self._quote(request)) * request.quantity
             if amount < minimum:
                 raise VenueRejectedError(
                     f"{amount} won is below the minimum of {minimum} won", BELOW_MINIMUM
                 )
 
+    def _sells_all(self, request: OrderRequest) -> bool:
+        """Return whether nothing is left after it: odd lots can be sold with the rest."""
+        return request.side is Side.SELL and request.quantity == self.account.free(request.symbol)
+
     def _quote(self, request: OrderRequest) -> Decimal:
         tick = self._ticks.get(request.symbol)
-        if tick is None or not 0 < tick[0] < _INFINITE:
+        if tick is None or not 0 < tick.price < _INFINITE:
             raise VenueRejectedError(f"{request.symbol} has no price yet", "no_price")
         return quote_of(tick, request.side)
 
     def _fees(self, order: PaperOrder) -> FeeSchedule:
-        return self._costs[market_for_symbol(order.request.symbol)]
+        return self._costs.of(self._instruments[order.request.symbol])
+
+
+def passed(order: PaperOrder, tick: Tick) -> bool:
+    """Return whether a trade at the tick's price went through the limit of a resting order."""
+    limit = order.request.price
+    if limit is None or not order.rested:
+        return False
+    return (limit - exact(tick.price)) * order.request.side.sign > 0
 
 
 def quote_of(tick: Tick, side: Side) -> Decimal:
     """Return the opposite side's quote, or the last price if that side has none."""
-    last, bid, ask, _ = tick
-    quote = ask if side is Side.BUY else bid
-    return exact(quote if 0 < quote < _INFINITE else last)
+    quote = tick.ask if side is Side.BUY else tick.bid
+    return exact(quote if 0 < quote < _INFINITE else tick.price)
 
 
-def exact(number: Number) -> Decimal:
+def exact(number: float | Decimal) -> Decimal:
     return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)

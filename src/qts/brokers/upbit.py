@@ -19,18 +19,17 @@ from qts.brokers.error_boundary import (
 )
 from qts.brokers.upbit_codec import fill_event, fills_of, order_event, order_of, place_values, units
 from qts.domain import (
+    TICK_TABLES,
     Account,
     BrokerOrder,
     Clock,
     Fill,
     Holding,
-    Market,
     OrderRequest,
     OrderState,
     OrderType,
     OutcomeUnknownError,
     Side,
-    round_to_tick,
 )
 from qts.venues import (
     BeforeSend,
@@ -58,7 +57,7 @@ class UpbitBroker:
         self._client = client
         self._config = config
         self._clock = clock
-        self._costs = config.costs.of(Market.UPBIT)
+        self._costs = config.costs.upbit
         self._blocked: VenueBlockedError | None = None
         self._closed: dict[str, list[Fill]] = {}  # closed orders, whose fills are final
 
@@ -173,7 +172,7 @@ class UpbitBroker:
         with translate_decode_errors("Upbit"):
             ask = units(book[0]["orderbook_units"][0]["ask_price"])
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
-        return max(ask, round_to_tick(Market.UPBIT, worst, Side.BUY))
+        return max(ask, TICK_TABLES["upbit-krw"].round(worst, Side.BUY))
 
     async def _fills_of(self, uuid: str) -> list[Fill]:
         if (fills := self._closed.get(uuid)) is not None:

@@ -81,7 +81,9 @@ def fills_of(row: Json, costs: FeeSchedule) -> list[Fill]:
     """Parse the trades of an order of the REST API, which gives no fee for a single trade."""
     fills = []
     for trade in row.get("trades", ()):
-        side, price, volume = _SIDES[row["side"]], Decimal(trade["price"]), Decimal(trade["volume"])
+        side = _SIDES[row["side"]]
+        # 0 where the venue gives none: the ledger refuses such a fill and raises FS041.
+        price, volume = Decimal(trade.get("price") or 0), Decimal(trade.get("volume") or 0)
         funds = (price * volume).quantize(_UNIT, ROUND_FLOOR)
         fills.append(
             Fill(
@@ -105,8 +107,8 @@ def fill_event(row: Json) -> Fill:
         broker_order_id=row["uuid"],
         symbol=row["code"],
         side=_SIDES[row["ask_bid"].lower()],
-        quantity=units(row["volume"]),
-        price=units(row["price"]),
+        quantity=units(row.get("volume") or 0),
+        price=units(row.get("price") or 0),
         fee=units(row["trade_fee"]),
         at=moment_of(row["trade_timestamp"]),
     )

@@ -183,6 +183,8 @@ class AttemptTransitions:
             await self._end_intent(attempt, "EXPIRED")
         else:
             following = await self._follow(attempt, delay_s)
+        if following is None:
+            self.changes.append(msgspec.structs.replace(self.changes.pop(), is_last=True))
         await self._publish(
             attempt, OrderThrottled, code=code, reason=text, next_attempt_id=following
         )
@@ -295,11 +297,15 @@ def moved(
     return AttemptChanged(
         intent_id=attempt.intent_id,
         attempt_id=attempt.id,
+        strategy_key=attempt.strategy_key,
         symbol=attempt.symbol,
+        side=attempt.side,
+        quantity=attempt.quantity,
         state=to,
         order_id=order_id,
         code=code,
         reason=text,
+        price=attempt.request.price,
     )
 
 

@@ -1,10 +1,9 @@
-"""Order execution of a run: manager, executor, reconciler, and the consumers of the bus."""
+"""Order execution of a run: manager, executor, reconciler."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from qts import telemetry
@@ -18,14 +17,7 @@ from qts.orders.reconcile_check import check_reconciled
 from qts.orders.resolve import resolve_unknown
 from qts.orders.time_in_force import TimeInForceEnforcer
 from qts.orders.updates import AccountListener, OrderListener
-from qts.outbox import (
-    BACKTEST_COMMAND,
-    TRADE_COMMAND,
-    TRADE_EVENT,
-    TRADE_EXIT,
-    Consumer,
-    Dispatcher,
-)
+from qts.outbox import Dispatcher
 
 log = telemetry.logger("orders")
 
@@ -38,41 +30,38 @@ _IN_FLIGHT = (
 
 
 class ExecutionEngine:
-    """Built before anything decides; `consumers` run beside the rest.
-
-    `register` adds handlers of other packages to the consumers' dispatcher; nothing is sent
-    while `lock` is not held.
-    """
+    """Built before anything decides. Nothing is sent while `lock` is not held."""
 
     def __init__(
         self,
         context: ExecutionContext,
         on_update: OrderListener,
         account: AccountListener,
-        register: Callable[[Dispatcher], None],
         lock: AccountLock,
     ) -> None:
         if lock.key != context.broker.key:
             raise AssertionError(f"the lock is on {lock.key}, the broker's is {context.broker.key}")
         self.context = context
         self.reconciler = Reconciler(context, account)
-        self.manager = OrderManager(
-            context.database, context.bus, context.broker.key, on_update, context.clock
-        )
-        self.time_in_force = TimeInForceEnforcer(context, self.manager.cancel)
-        self._dispatcher = Dispatcher()
         reconciler = self.reconciler
 
         def may_send() -> bool:
             return lock.is_held and reconciler.is_reconciled()
 
-        OrderExecutor(context, may_send, reconciler.request).register(self._dispatcher)
-        register(self._dispatcher)
+        self._executor = OrderExecutor(context, may_send, reconciler.request)
+        self.manager = OrderManager(
+            context.database,
+            context.bus,
+            context.broker.key,
+            on_update,
+            context.clock,
+            self._executor,
+        )
+        self.time_in_force = TimeInForceEnforcer(context, self.manager.cancel)
 
-    def consumers(self) -> list[Consumer]:
-        streams = (TRADE_EXIT, TRADE_COMMAND, TRADE_EVENT, BACKTEST_COMMAND)
-        account = str(self.context.broker.key)
-        return [self.context.bus.consumer(stream, self._dispatcher, account) for stream in streams]
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Handle the commands of the trade streams."""
+        self._executor.register(dispatcher)
 
     async def reconcile_at_start(self) -> bool:
         """Reconcile before anything trades; return whether it succeeded.
@@ -100,10 +89,12 @@ class ExecutionEngine:
                     _IN_FLIGHT, since, *self.context.broker.key
                 ):
                     await self.context.clock.sleep(0.05)
+                await self._executor.close()
 
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
         """Return whether ledger and broker agree, and the differences.
 
+        The run has stopped and sends nothing more: an attempt without an outcome is looked up now.
         A resting order may fill during a comparison, and a request may fail: it is repeated until
         the ledger agrees, or until two in a row find the same differences, at most ten seconds.
         """
@@ -112,6 +103,7 @@ class ExecutionEngine:
         while True:
             found = None
             try:
+                await resolve_unknown(self.context, nobody_sends=True)
                 await self.reconciler.reconcile_now()
                 found = await check_reconciled(self.context, since - timedelta(minutes=1))
                 differences = found.differences

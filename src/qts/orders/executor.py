@@ -1,23 +1,30 @@
 """Executes order commands at the venue.
 
+    direct   one statement: SENT, command claimed ── committed ──▶ place ──▶ outcome, command done
     command ─▶ PREPARED ─▶ SENT ── committed ──▶ place ──▶ ACKED, REJECTED, THROTTLED or UNKNOWN
                  │  last check: switches,          outside any transaction,
                  │  suspension, expiry, ledger     with a deadline
                  └─▶ SUSPENDED
 
-Exits and cancels have a separate stream with separate workers: an entry that the venue does not
-answer holds back neither. Entries of one symbol are executed one after another.
+Invariant: the request of an attempt leaves at most once. It is sent by the process whose statement
+moved the attempt to SENT, within `send_within_s` of the start of that statement, while the lock of
+the account is held and the ledger is reconciled. A process that dies in between leaves SENT and a
+claimed command. The worker that takes the command when its claim ends finds SENT: the attempt
+becomes UNKNOWN and is looked up at the venue, never sent again.
 
-A command may be delivered twice: only the delivery that moves PREPARED to SENT sends. An attempt
-found SENT was left by a process that died: it becomes UNKNOWN and is never sent again. A process
-that is delayed between commit and request sends nothing: the attempt may be absent by then.
+Both ways exist because the direct one needs a bus in PostgreSQL, the lock and a reconciled ledger:
+an order without them, one that follows a THROTTLED attempt, and one behind an unfinished command of
+its symbol are PREPARED and wait for a worker.
+
+Exits and cancels have a separate stream with separate workers: an entry that the venue does not
+answer holds back neither. Entries of one symbol are executed one after another. A command may be
+delivered twice: only the delivery that moves PREPARED to SENT sends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum, auto
 from uuid import UUID
 
 import msgspec
@@ -43,29 +50,22 @@ from qts.orders.attempts import (
     moved,
     stop_code,
 )
-from qts.orders.context import ExecutionContext
+from qts.orders.context import ExecutionContext, halt_venue, raise_ghost
 from qts.orders.failpoints import failpoint
-from qts.orders.halts import halt_venue, raise_ghost
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
+from qts.orders.place_monitor import PlaceMonitor, PlaceOutcome, PlaceOutcomeKind
 from qts.orders.queries import SQL
-from qts.outbox import TRADE_COMMAND, TRADE_EXIT, Delivery, Dispatcher, RetryableError
+from qts.outbox import (
+    TRADE_COMMAND,
+    TRADE_EXIT,
+    BornClaim,
+    Delivery,
+    Dispatcher,
+    OutboxEvent,
+    PostgresBus,
+    RetryableError,
+)
 from qts.venues import RateLimitedError, VenueRejectedError
-
-
-class PlaceOutcomeKind(Enum):
-    ACCEPTED = auto()
-    REJECTED = auto()
-    BLOCKED = auto()  # rejected, as every other request will be
-    NOT_PLACED = auto()  # certain: another attempt may follow
-    UNKNOWN = auto()
-
-
-class PlaceOutcome(msgspec.Struct, frozen=True):
-    kind: PlaceOutcomeKind
-    order_id: str = ""
-    code: str = ""
-    text: str = ""
-    pause_s: float | None = None
 
 
 def classify_place_error(error: Exception) -> PlaceOutcome:
@@ -85,11 +85,13 @@ def classify_place_error(error: Exception) -> PlaceOutcome:
         return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="UNREACHABLE", text=text)
     if isinstance(error, TimeoutError):
         text = "the venue did not answer in time"
+        return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="TIMEOUT", text=text)
     return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="UNKNOWN", text=text)
 
 
 SETTLE_TRIES = 4
 SETTLE_PAUSE_S = 0.1
+MAX_DIRECT = 10  # entries, and as many exits, that are sent directly at the same time
 
 log = telemetry.logger("orders")
 
@@ -106,6 +108,10 @@ class OrderExecutor:
         self._context = context
         self._is_reconciled = is_reconciled
         self._request_reconcile = request_reconcile
+        bus = context.bus
+        self._bus = bus if isinstance(bus, PostgresBus) and context.order_database else None
+        self._sending: dict[bool, set[asyncio.Task[None]]] = {False: set(), True: set()}
+        self._monitor = PlaceMonitor(context)
 
     def register(self, dispatcher: Dispatcher) -> None:
         for stream in (TRADE_COMMAND, TRADE_EXIT):
@@ -114,15 +120,78 @@ class OrderExecutor:
         dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
         dispatcher.on(TRADE_COMMAND, RaiseCode)(self.raise_code)
 
+    # --- direct ---------------------------------------------------------------------------------
+
+    def accepts(self, *, is_exit: bool) -> bool:
+        """Return whether an order may be sent directly now."""
+        has_capacity = len(self._sending[is_exit]) < MAX_DIRECT
+        return self._bus is not None and has_capacity and self._is_reconciled()
+
+    def claim(self, command: OutboxEvent) -> BornClaim:
+        """Return the claim of a command that is sent directly; it outlasts the request."""
+        if self._bus is None:
+            raise AssertionError("a command is claimed at birth on PostgreSQL alone")
+        config = self._context.config
+        return self._bus.claim_at_birth(command, config.send_within_s + config.place_timeout_s + 1)
+
+    async def store_sent(self, *parameters: object) -> str:
+        """Store an order as SENT with its claimed command; return why it is not stored, or ""."""
+        database = self._context.order_database
+        if database is None:
+            raise AssertionError("orders have no reserved connection")
+        (row,) = await database.fetch_idempotent(SQL.send_directly, *parameters)
+        return str(row["code"])
+
+    async def start(self, attempt: OrderAttempt, claim: BornClaim, began_ns: int) -> None:
+        """Send an attempt that the caller's statement stored as SENT; `began_ns` is its start.
+
+        Return once the request is on its way, before its reply.
+        """
+        sending = self._sending[attempt.intent_type.is_exit]
+        task = asyncio.create_task(self._send_directly(attempt, claim, began_ns))
+        sending.add(task)
+        task.add_done_callback(sending.discard)
+        await asyncio.sleep(0)  # the request first, then those who follow the order
+        self._context.ledger.notify([moved(attempt, AttemptState.SENT)])
+
+    async def close(self) -> None:
+        """Wait for requests in flight."""
+        if tasks := self._sending[False] | self._sending[True]:
+            await asyncio.wait(tasks)
+
+    async def _send_directly(self, attempt: OrderAttempt, claim: BornClaim, began_ns: int) -> None:
+        try:
+            failpoint("before_send")
+            placed_ns = self._context.clock.monotonic_ns()
+            if self._is_reconciled():
+                outcome = await self._place(attempt, began_ns)
+            else:
+                text = "the lock of the account or the reconciliation was lost"
+                outcome = PlaceOutcome(
+                    PlaceOutcomeKind.NOT_PLACED, code="NOT_RECONCILED", text=text
+                )
+            failpoint("after_send")
+            await self._settle(attempt, outcome, placed_ns, claim)
+        except Exception:
+            log.error(
+                "outcome of an order not recorded; it is looked up when its claim ends",
+                attempt_id=str(attempt.id),
+                symbol=attempt.symbol,
+                exc_info=True,
+            )
+
+    # --- commands -------------------------------------------------------------------------------
+
     async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
         began_ns = self._context.clock.monotonic_ns()
         attempt = await self._begin(command.order_attempt_id, delivery)
         if attempt is None:
             return
         failpoint("before_send")
+        placed_ns = self._context.clock.monotonic_ns()
         outcome = await self._place(attempt, began_ns)
         failpoint("after_send")
-        await self._settle(attempt.id, outcome)
+        await self._settle(attempt, outcome, placed_ns)
 
     async def cancel(self, command: CancelOrder, delivery: Delivery) -> None:
         """Cancel at the venue, whatever the switches say; the venue's report ends the order.
@@ -235,8 +304,12 @@ class OrderExecutor:
             return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="LATE", text=text)
         request = msgspec.structs.replace(attempt.request, expires_at=attempt.expires_at)
         try:
-            async with asyncio.timeout(context.config.place_timeout_s):
-                order_id = await context.broker.place(request)
+            intent_id = attempt.intent_id
+            with telemetry.span("request", follows=intent_id, attempt_id=attempt.id) as sent:
+                sent.remember(intent_id)  # of its fills, and of an attempt after this one
+                async with asyncio.timeout(context.config.place_timeout_s):
+                    order_id = await context.broker.place(request)
+                sent.set(broker_order_id=order_id)
         except Exception as error:  # noqa: BLE001 - it may have been placed
             return classify_place_error(error)
         if not order_id:
@@ -245,23 +318,35 @@ class OrderExecutor:
             )
         return PlaceOutcome(PlaceOutcomeKind.ACCEPTED, order_id=order_id)
 
-    async def _settle(self, attempt_id: UUID, outcome: PlaceOutcome) -> None:
+    async def _settle(
+        self,
+        attempt: OrderAttempt,
+        outcome: PlaceOutcome,
+        placed_ns: int,
+        claim: BornClaim | None = None,
+    ) -> None:
         """Record the outcome; retry while the database is unreachable."""
+        took_s = (self._context.clock.monotonic_ns() - placed_ns) / 1e9
         for tried in range(1, SETTLE_TRIES + 1):
             try:
-                await self._write(attempt_id, outcome)
+                async with self._context.ledger.in_order(attempt.symbol):
+                    given_up = await self._write(attempt.id, outcome, claim)
                 break
             except OperationError as error:
                 if tried == SETTLE_TRIES:
                     raise
                 log.warning("outcome not recorded; retrying", error=str(error))
                 await self._context.clock.sleep(SETTLE_PAUSE_S * 2**tried)
+        if given_up:
+            await raise_ghost(self._context, outcome.order_id, attempt.id, given_up)
+        await self._monitor.note(attempt, outcome, took_s)
         if outcome.kind is PlaceOutcomeKind.BLOCKED:
             await halt_venue(self._context, outcome.text)
         elif outcome.kind is PlaceOutcomeKind.UNKNOWN:
             self._request_reconcile("unknown outcome")
 
-    async def _write(self, attempt_id: UUID, outcome: PlaceOutcome) -> None:
+    async def _write(self, attempt_id: UUID, outcome: PlaceOutcome, claim: BornClaim | None) -> str:
+        """Write the outcome; return the state of an attempt that was given up but has an order."""
         context, is_ghost = self._context, False
         async with context.database.transaction() as tx:
             attempt = await lock_attempt(tx, attempt_id)
@@ -283,10 +368,12 @@ class OrderExecutor:
                 await transitions.not_placed(attempt, outcome.code, outcome.text, outcome.pause_s)
             else:
                 await transitions.unknown(attempt, outcome.text)
+            if claim is not None and self._bus is not None:
+                await self._bus.complete(tx, claim)
             failpoint("before_commit")
+        failpoint("after_commit")
         context.ledger.notify(transitions.changes)
-        if is_ghost:
-            await raise_ghost(context, outcome.order_id, attempt_id, attempt.state)
+        return attempt.state if is_ghost else ""
 
 
 def order_from_ack(attempt: OrderAttempt, order_id: str) -> BrokerOrder:

@@ -171,7 +171,7 @@ async def adopt_holding(
         if grows and not isinstance(change, str):
             await tx.execute(SQL.reduce_baseline, *key, symbol, change.quantity)
         if fill is not None:
-            await _apply(tx, Ledger(database, bus, key), fill, at)
+            await _apply(tx, Ledger(database, bus, key, on_change=None), fill, at)
         after = await tx.fetchrow(SQL.get_position, *key, symbol)
         record = None
         if after is not None and after["quantity"] and (grows or stops):

@@ -9,14 +9,18 @@ Reports arrive late, twice and in any order: a fill before its order is acknowle
 was cancelled. So an order's row only ever adds (query upsert_order), and fills apply by the time of
 their trade: a late one has the position recomputed. A fill of an order that is not known to be ours
 is stored, and applies from the moment the order turns out to be.
+
+Listeners get the changes in the order of their commits: whatever may apply fills of a symbol holds
+`in_order` of that symbol until it has notified them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -24,30 +28,37 @@ from qts import telemetry
 from qts.database import Connection, Database, Row
 from qts.domain import AccountKey, BrokerOrder, Fill, OperationError, OrderState, Side
 from qts.orders.failpoints import failpoint
+from qts.orders.ledger_rows import (
+    LedgerOrder,
+    applicable_fills,
+    fill_of,
+    known_order,
+    last_trade_key,
+    position_state,
+    trade_key,
+)
 from qts.orders.messages import FillReceived, OrderClosed, RaiseCode
 from qts.orders.position import ZERO, PositionState, apply_fills
 from qts.orders.queries import SQL
-from qts.orders.updates import FillApplied, OrderChanged, OrderListener, OrderUpdate, ignore_update
+from qts.orders.updates import (
+    FillApplied,
+    FillReported,
+    IntentRef,
+    OrderChanged,
+    OrderListener,
+    OrderUpdate,
+)
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent
 
 log = telemetry.logger("orders")
-
-
-class LedgerOrder(msgspec.Struct, frozen=True):
-    """The row of an order after an update."""
-
-    attempt_id: UUID | None
-    origin: str
-    symbol: str
-    side: str
-    quantity: Decimal | None
-    filled: Decimal
-    applied: Decimal
-    state: str
+REPORT_INTERVAL_S = 3600.0
 
 
 class Ledger:
-    """The ledger of one account: orders, fills and positions."""
+    """The ledger of one account: orders, fills and positions.
+
+    `on_change` is None where nothing in this process follows the account.
+    """
 
     def __init__(
         self,
@@ -55,35 +66,49 @@ class Ledger:
         bus: EventBus,
         key: AccountKey,
         *,
+        on_change: OrderListener | None,
         allow_short: bool = False,
-        on_change: OrderListener = ignore_update,
     ) -> None:
         self._database = database
         self._bus = bus
         self._allow_short = allow_short
         self.key = key
         self._on_change = on_change
+        self._reported = telemetry.LogThrottle()
+        self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def record_fill(self, fill: Fill) -> bool:
         """Record a fill in one transaction; return False when it was known."""
-        async with self._database.transaction() as tx:
-            changes = await self.apply_fill(tx, fill)
-            failpoint("before_commit")
-        self.notify(changes)
+        self.notify((FillReported(fill),))
+        async with self.in_order(fill.symbol):
+            async with self._database.transaction() as tx:
+                changes = await self.apply_fill(tx, fill)
+                failpoint("before_commit")
+            self.notify(changes)
         return bool(changes)
 
     async def record_order(self, order: BrokerOrder) -> OrderChanged:
         """Record an order in one transaction and return its new state."""
-        async with self._database.transaction() as tx:
-            changed, *more = await self.apply_order(tx, order)
-        self.notify((changed, *more))
-        if not isinstance(changed, OrderChanged):
-            raise AssertionError("an order's own change comes first")
-        return changed
+        async with self.in_order(order.symbol):
+            async with self._database.transaction() as tx:
+                changes = await self.apply_order(tx, order)
+            self.notify(changes)
+        if not isinstance(changes[-1], OrderChanged):
+            raise AssertionError("an order's own change comes last")
+        return changes[-1]
 
     def notify(self, changes: Iterable[OrderUpdate]) -> None:
-        for change in changes:
-            self._on_change(change)
+        if self._on_change is not None:
+            for change in changes:
+                self._on_change(change)
+
+    def in_order(self, symbol: str) -> asyncio.Lock:
+        """Return the lock to hold from before the transaction until its changes are notified.
+
+        Two commits of one position are ordered by the database; their replies may be read here in
+        the other order.
+        """
+        return self._in_order.setdefault(symbol, asyncio.Lock())
 
     # --- inside the caller's transaction --------------------------------------------------------
 
@@ -108,12 +133,12 @@ class Ledger:
             order.state,
             order.placed_at,
         )
-        known = _known(row)
-        changes: list[OrderUpdate] = [_changed(order.broker_order_id, known)]
+        known = known_order(row)
+        changes: list[OrderUpdate] = []
         if attempt_id is not None and known.applied:  # fills that arrived before it was ours
-            changes += await self._count(tx, known.symbol)
-        await self._close(tx, order.broker_order_id, known)
-        return changes
+            changes = await self._count(tx, known.symbol)
+        closed = await self._close(tx, order.broker_order_id, known)
+        return [*changes, _changed(order.broker_order_id, known, closed)]
 
     async def _owner(self, tx: Connection, order: BrokerOrder) -> UUID | None:
         row = await tx.fetchrow(
@@ -122,6 +147,8 @@ class Ledger:
         if row is None:
             return None
         if row["is_taken"]:
+            text = f"order {order.broker_order_id} has the client order id of another one"
+            await self._raise_inconsistent(tx, order.symbol, text)
             log.error(
                 "client order id used twice; order ignored",
                 client_order_id=order.client_order_id,
@@ -158,33 +185,43 @@ class Ledger:
             await self._check_duplicate(tx, fill)
             return []
         row = await tx.fetchrow(SQL.complete_filled_order, *self.key, fill.broker_order_id)
-        known = _known(row)
+        known = known_order(row)
         changes: list[OrderUpdate] = []
+        closed: IntentRef | None = None
         if known.origin != "FOREIGN":
             changes = await self._count(tx, fill.symbol)
-            await self._close(tx, fill.broker_order_id, known)
+            closed = await self._close(tx, fill.broker_order_id, known)
         if not changes:
             changes = [await self._uncounted(tx, fill, known.attempt_id)]
-        return [*changes, _changed(fill.broker_order_id, known)]
+        return [*changes, _changed(fill.broker_order_id, known, closed)]
 
     async def _count(self, tx: Connection, symbol: str) -> list[OrderUpdate]:
         """Apply waiting fills to the position, in the order of their trades."""
         row = await tx.fetchrow(SQL.lock_position, *self.key, symbol, self._allow_short)
         if row is None:
             raise AssertionError("an upsert returns its row")
-        waiting = [_fill(each) for each in await tx.fetch(SQL.waiting_fills, *self.key, symbol)]
-        waiting = _applicable(waiting, row)
+        waiting = [fill_of(each) for each in await tx.fetch(SQL.waiting_fills, *self.key, symbol)]
+        waiting = applicable_fills(waiting, row)
         if not waiting:
             return []
-        last = _trade_key(row["last_traded_at"], row["last_trade_id"])
-        if last is None or last <= _key(waiting[0]):
-            fills, start = waiting, _position_state(row)
+        last = last_trade_key(row["last_traded_at"], row["last_trade_id"])
+        if last is None or last <= trade_key(waiting[0]):
+            fills, start = waiting, position_state(row)
         else:
             counted = await tx.fetch(SQL.counted_fills, *self.key, symbol)
-            fills, start = sorted([*map(_fill, counted), *waiting], key=_key), PositionState()
+            fills = sorted([*map(fill_of, counted), *waiting], key=trade_key)
+            start = PositionState()
         position, realised = apply_fills(fills, start)
         await self._write(tx, symbol, position, fills, realised)
-        return [await self._publish_fill(tx, fill, position) for fill in waiting]
+        left: dict[str, Decimal] = {}  # of each order, in fills that are not published yet
+        for fill in waiting:
+            left[fill.broker_order_id] = left.get(fill.broker_order_id, ZERO) + fill.quantity
+        published = list[OrderUpdate]()
+        for fill in waiting:
+            left[fill.broker_order_id] -= fill.quantity
+            later = left[fill.broker_order_id]
+            published.append(await self._publish_fill(tx, fill, position, later))
+        return published
 
     async def _write(
         self,
@@ -212,9 +249,12 @@ class Ledger:
             raise OperationError(f"the fills of {symbol} do not add up to {position.quantity}")
 
     async def _publish_fill(
-        self, tx: Connection, fill: Fill, position: PositionState
+        self, tx: Connection, fill: Fill, position: PositionState, later: Decimal
     ) -> FillApplied:
-        attempt_id = await tx.fetchval(SQL.attempt_of_order, *self.key, fill.broker_order_id)
+        order = await tx.fetchrow(SQL.intent_of_order, *self.key, fill.broker_order_id)
+        if order is None:
+            raise AssertionError("a fill has its order")
+        attempt_id = order["order_attempt_id"]
         payload = FillReceived(
             trade_id=fill.trade_id,
             broker_order_id=fill.broker_order_id,
@@ -228,11 +268,20 @@ class Ledger:
             average_price=position.average_price,
             realised_pnl=position.realised_pnl,
         )
-        await self._publish(tx, payload, fill.symbol)
-        return _applied(fill, attempt_id, True, position)
+        await self._publish(tx, payload, fill.symbol, order["intent_id"])
+        applied = _applied(fill, attempt_id, True, position)
+        if order["intent_id"] is None:
+            return applied
+        return msgspec.structs.replace(
+            applied,
+            intent=IntentRef(order["intent_id"], order["strategy_key"]),
+            remaining=max(order["remaining"] + later, ZERO),
+        )
 
     async def _uncounted(self, tx: Connection, fill: Fill, attempt_id: UUID | None) -> FillApplied:
         if attempt_id is not None:
+            text = f"fill {fill.trade_id} would make the position negative"
+            await self._raise_inconsistent(tx, fill.symbol, text)
             log.error(
                 "fill would make position negative; not applied",
                 symbol=fill.symbol,
@@ -241,17 +290,17 @@ class Ledger:
             )
         row = await tx.fetchrow(SQL.get_position, *self.key, fill.symbol)
         return _applied(
-            fill, attempt_id, False, _position_state(row) if row is not None else PositionState()
+            fill, attempt_id, False, position_state(row) if row is not None else PositionState()
         )
 
-    async def _close(self, tx: Connection, order_id: str, known: LedgerOrder) -> None:
-        """End the intent of a finished order, once all of its fills are applied."""
+    async def _close(self, tx: Connection, order_id: str, known: LedgerOrder) -> IntentRef | None:
+        """End the intent of a finished order, once all of its fills are applied; return it."""
         if known.attempt_id is None or known.state == "OPEN" or known.applied < known.filled:
-            return
+            return None
         status = "COMPLETED" if known.state == "FILLED" else "CANCELED"
         closed = await tx.fetchrow(SQL.close_intent, known.attempt_id, status, known.state)
         if closed is None:
-            return
+            return None
         if closed["is_overdue"] and known.state == "CANCELLED":
             await self._bus.publish(tx, _not_filled_in_time(self.key, known, closed))
         payload = OrderClosed(
@@ -261,11 +310,24 @@ class Ledger:
             state=known.state,
             filled=known.applied,
         )
-        await self._publish(tx, payload, known.symbol)
+        await self._publish(tx, payload, known.symbol, closed["id"])
+        return IntentRef(closed["id"], closed["strategy_key"])
 
-    async def _publish(self, tx: Connection, payload: msgspec.Struct, symbol: str) -> None:
-        event = OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol), account=self.key)
+    async def _publish(
+        self, tx: Connection, payload: msgspec.Struct, symbol: str, intent_id: UUID | None
+    ) -> None:
+        """Publish in the trace of the order, where it has one."""
+        trace_id = telemetry.trace_id_of(intent_id)
+        more = {"trace_id": trace_id} if trace_id else {}
+        event = OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol), account=self.key, **more)
         await self._bus.publish(tx, event)
+
+    async def _raise_inconsistent(self, tx: Connection, symbol: str, text: str) -> None:
+        """Raise AN030 with the transaction, at most once an hour for the same finding."""
+        if self._reported.every(REPORT_INTERVAL_S, text):
+            code, market = RaiseCode("AN030", f"{symbol}: {text}"), ("Market", symbol)
+            event = OutboxEvent.of(TRADE_COMMAND, code, market, account=self.key)
+            await self._bus.publish(tx, event)
 
     async def _check_duplicate(self, tx: Connection, fill: Fill) -> None:
         row = await tx.fetchrow(SQL.get_fill, *self.key, fill.trade_id)
@@ -274,6 +336,8 @@ class Ledger:
             fill.quantity,
             fill.price,
         ):
+            text = f"trade id {fill.trade_id} is reported with other figures"
+            await self._raise_inconsistent(tx, fill.symbol, text)
             log.error(
                 "trade id used twice; fill ignored",
                 trade_id=fill.trade_id,
@@ -295,71 +359,6 @@ def _not_filled_in_time(key: AccountKey, known: LedgerOrder, intent: Row) -> Out
     )
 
 
-TradeKey = tuple[datetime, str]
-_KNOWN = (
-    "order_attempt_id",
-    "origin",
-    "symbol",
-    "side",
-    "quantity",
-    "filled",
-    "applied",
-    "state",
-)
-
-
-def _known(row: Row | None) -> LedgerOrder:
-    if row is None:
-        raise AssertionError("an upsert returns its row")
-    return LedgerOrder(*(row[name] for name in _KNOWN))
-
-
-def _key(fill: Fill) -> TradeKey:
-    return fill.at, fill.trade_id
-
-
-def _trade_key(at: datetime | None, trade_id: str | None) -> TradeKey | None:
-    return None if at is None or trade_id is None else (at, trade_id)
-
-
-def _applicable(waiting: list[Fill], row: Row) -> list[Fill]:
-    """Return the fills that keep a long-only position at zero or above; the newest sells wait."""
-    if row["allows_short"]:
-        return waiting
-    left = row["quantity"] + sum((fill.quantity * fill.side.sign for fill in waiting), ZERO)
-    applicable = list(waiting)
-    for fill in reversed(waiting):
-        if left >= 0:
-            break
-        if fill.side is Side.SELL:
-            applicable.remove(fill)
-            left += fill.quantity
-    return applicable
-
-
-def _position_state(row: Row) -> PositionState:
-    return PositionState(
-        quantity=row["quantity"],
-        average_price=row["average_price"],
-        realised_pnl=row["realised_pnl"],
-        fees=row["fees"],
-        opened_at=row["opened_at"],
-    )
-
-
-def _fill(row: Row) -> Fill:
-    return Fill(
-        trade_id=row["trade_id"],
-        broker_order_id=row["broker_order_id"],
-        symbol=row["symbol"],
-        side=Side(row["side"]),
-        quantity=row["quantity"],
-        price=row["price"],
-        fee=row["fee"],
-        at=row["traded_at"],
-    )
-
-
 def _applied(
     fill: Fill, attempt_id: UUID | None, counted: bool, position: PositionState
 ) -> FillApplied:
@@ -374,12 +373,14 @@ def _applied(
     )
 
 
-def _changed(order_id: str, known: LedgerOrder) -> OrderChanged:
+def _changed(order_id: str, known: LedgerOrder, closed: IntentRef | None) -> OrderChanged:
     return OrderChanged(
         order_id=order_id,
         symbol=known.symbol,
+        side=Side(known.side),
         state=OrderState(known.state),
         quantity=known.quantity,
         filled=known.filled,
         attempt_id=known.attempt_id,
+        closed=closed,
     )

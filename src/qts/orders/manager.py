@@ -1,11 +1,19 @@
 """Submission of approved orders: durable before anything is sent.
 
-submit ── one statement ──▶ signal, intent, attempt (PREPARED), command on the bus
+    submit ── one statement ──▶ signal, intent, attempt (SENT), claimed command ──▶ request
+       └── where that cannot be: signal, intent, attempt (PREPARED), command for a worker
+
+The first way also compares the facts that the order was approved on (ApprovedOrder.facts) with the
+ledger, in the same statement. When they have changed, nothing is stored and the caller decides
+again. executor.py says what holds for the request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import msgspec
@@ -14,6 +22,7 @@ from qts import telemetry
 from qts.database import Database
 from qts.domain import (
     AccountKey,
+    AttemptState,
     Clock,
     OrderRequest,
     OutcomeUnknownError,
@@ -24,21 +33,25 @@ from qts.domain import (
 )
 from qts.orders.attempts import (
     AttemptTransitions,
+    OrderAttempt,
     cancel_event,
     create_event,
     lock_attempt,
     new_client_order_id,
 )
 from qts.orders.config import OrdersConfig
+from qts.orders.executor import OrderExecutor
+from qts.orders.failpoints import failpoint
 from qts.orders.queries import SQL
-from qts.orders.updates import OrderListener, OrderUpdate, ignore_update
+from qts.orders.updates import OrderListener, OrderUpdate
 from qts.outbox import EventBus, OutboxEvent, uuid7
-from qts.risk import ApprovedOrder, OrderProposal
+from qts.risk import AccountFacts, ApprovedOrder, OrderProposal
 
 COMMIT_RETRIES = 5  # of a commit whose outcome was lost
 COMMIT_RETRY_INTERVAL_S = 0.2
 
 log = telemetry.logger("orders")
+R = TypeVar("R")
 
 
 class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +61,7 @@ class SubmitResult(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: UUID | None
     is_new: bool = True
     stopped: str = ""  # why there is no attempt
+    is_outdated: bool = False  # the facts have changed: nothing is stored
 
 
 def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg: str = "") -> UUID:
@@ -59,19 +73,51 @@ def signal_id_for(strategy_key: str, symbol: str, side: Side, at: datetime, leg:
     return uuid5(NAMESPACE_OID, "\x1f".join((strategy_key, symbol, side, at.isoformat(), leg)))
 
 
+class _Draft(NamedTuple):
+    """An order to store; retries of a lost commit store the same one."""
+
+    approved: ApprovedOrder
+    intent_id: UUID
+    attempt_id: UUID
+    request: OrderRequest
+    command: OutboxEvent
+
+    @property
+    def proposal(self) -> OrderProposal:
+        return self.approved.proposal
+
+    @property
+    def expires_at(self) -> datetime:
+        until, expires_at = self.request.good_until, self.proposal.expires_at
+        return min(expires_at, until or expires_at)
+
+
+@contextmanager
+def _commit_span(draft: _Draft) -> Iterator[telemetry.Span]:
+    """Trace the statement of an order; its request follows by the id of the intent."""
+    with telemetry.span("commit", intent_id=draft.intent_id) as commit:
+        commit.remember(draft.intent_id)
+        yield commit
+
+
 class OrderManager:
-    """Takes approved orders for one account."""
+    """Takes approved orders for one account; `executor` sends those that it accepts directly.
+
+    `on_change` is None where nothing in this process follows the account.
+    """
 
     def __init__(
         self,
         database: Database,
         bus: EventBus,
         key: AccountKey,
-        on_change: OrderListener = ignore_update,
+        on_change: OrderListener | None,
         clock: Clock | None = None,
+        executor: OrderExecutor | None = None,
     ) -> None:
         self._database = database
         self._bus = bus
+        self._executor = executor
         self._key = key
         self._on_change = on_change
         self._clock = clock or SystemClock()
@@ -83,12 +129,21 @@ class OrderManager:
                 "submit() takes an ApprovedOrder from PreTradeGate.check(), not "
                 f"{type(approved).__name__}"
             )
-        ids = uuid7(), uuid7()
+        draft = self._draft(approved)
+        if approved.facts is not None and self._executor is not None:
+            is_exit = draft.proposal.intent_type.is_exit
+            if self._executor.accepts(is_exit=is_exit):
+                sent = await self._send(draft, approved.facts, self._executor)
+                if sent is not None:
+                    return sent
+        return await self._retried(lambda: self._submit(draft))
+
+    async def _retried(self, store: Callable[[], Awaitable[R]]) -> R:
+        """Repeat a statement whose commit was lost: a signal is stored once."""
         for left in reversed(range(COMMIT_RETRIES)):
             try:
-                return await self._submit(approved, *ids)
+                return await store()
             except OutcomeUnknownError as error:
-                # Repeating it tells whether it is stored: a signal is stored once.
                 if not left:
                     raise
                 log.warning("commit outcome unknown; retrying", error=str(error))
@@ -114,28 +169,13 @@ class OrderManager:
             if not await transitions.suspended(attempt, "CANCELLED"):
                 await self._bus.publish(tx, cancel_event(attempt))
             changes = transitions.changes
-        for change in changes:
-            self._on_change(change)
+        if self._on_change is not None:
+            for change in changes:
+                self._on_change(change)
         return True
 
-    async def _submit(
-        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID
-    ) -> SubmitResult:
-        proposal = approved.proposal
-        command = create_event(attempt_id, self._key, proposal)
-        stopped = await self._write(approved, intent_id, attempt_id, command)
-        if stopped is None:
-            return await self._existing(proposal, intent_id)
-        return SubmitResult(
-            intent_id=intent_id, attempt_id=None if stopped else attempt_id, stopped=stopped
-        )
-
-    async def _write(
-        self, approved: ApprovedOrder, intent_id: UUID, attempt_id: UUID, command: OutboxEvent
-    ) -> str | None:
-        """Store the order; return why it has no attempt, "", or None for a known signal."""
-        proposal = approved.proposal
-        until = good_until(proposal.time_in_force, approved.at)
+    def _draft(self, approved: ApprovedOrder) -> _Draft:
+        proposal, attempt_id = approved.proposal, uuid7()
         request = OrderRequest(
             client_order_id=new_client_order_id(),
             symbol=proposal.symbol,
@@ -145,30 +185,98 @@ class OrderManager:
             price=proposal.price,
             is_exit=proposal.intent_type.is_exit,
             time_in_force=proposal.time_in_force,
-            good_until=until,
+            good_until=good_until(proposal.time_in_force, approved.at),
+            exits=proposal.exits,
         )
-        rows = await self._database.fetch_idempotent(
-            SQL.submit,
+        command = create_event(attempt_id, self._key, proposal)
+        return _Draft(approved, uuid7(), attempt_id, request, command)
+
+    async def _send(
+        self, draft: _Draft, facts: AccountFacts, executor: OrderExecutor
+    ) -> SubmitResult | None:
+        """Store the order as SENT and start its request; None when a worker has to send it."""
+        began_ns, now = self._clock.monotonic_ns(), self._clock.now()
+        claim, proposal = executor.claim(draft.command), draft.proposal
+        parameters = (
+            *self._row(draft)[:-1],
+            now,
+            claim.token,
+            claim.ttl,
+            facts.position,
+            facts.pending_buy,
+            facts.pending_sell,
+            facts.held,
+            facts.pending,
+            facts.pending_orders,
+            facts.day,
+            facts.orders_today,
+        )
+        failpoint("before_statement")
+        with _commit_span(draft) as commit:
+            code = await self._retried(lambda: executor.store_sent(*parameters))
+            commit.set(code=code)
+        failpoint("after_statement")
+        sent = SubmitResult(intent_id=draft.intent_id, attempt_id=draft.attempt_id)
+        if code == "CHANGED":
+            return msgspec.structs.replace(sent, attempt_id=None, is_outdated=True)
+        if code == "KNOWN":  # also when the reply to the first try was lost
+            sent = await self._existing(proposal, draft.intent_id)
+            if not sent.is_new:
+                return sent
+        elif code:
+            return None
+        attempt = OrderAttempt(
+            id=draft.attempt_id,
+            intent_id=draft.intent_id,
+            no=1,
+            key=self._key,
+            request=draft.request,
+            state=AttemptState.SENT,
+            order_id=None,
+            sent_at=now,
+            strategy_key=proposal.strategy_key,
+            intent_type=proposal.intent_type,
+            side=proposal.side,
+            quantity=proposal.quantity,
+            expires_at=draft.expires_at,
+            is_cancelled=False,
+        )
+        await executor.start(attempt, claim, began_ns)
+        return sent
+
+    async def _submit(self, draft: _Draft) -> SubmitResult:
+        """Store the order as PREPARED, with a command for a worker."""
+        with _commit_span(draft):
+            rows = await self._database.fetch_idempotent(SQL.submit, *self._row(draft))
+        if not rows:
+            return await self._existing(draft.proposal, draft.intent_id)
+        stopped: str = rows[0]["reason_code"]
+        attempt_id = None if stopped else draft.attempt_id
+        return SubmitResult(intent_id=draft.intent_id, attempt_id=attempt_id, stopped=stopped)
+
+    def _row(self, draft: _Draft) -> tuple[Any, ...]:
+        """Return the parameters that both statements have in common."""
+        proposal = draft.proposal
+        return (
             proposal.signal_id,
             proposal.strategy_key,
             proposal.symbol,
             proposal.side,
             proposal.reason,
             proposal.decided_at,
-            intent_id,
+            draft.intent_id,
             proposal.intent_type,
             *self._key,
             proposal.type,
             proposal.quantity,
             proposal.price,
-            approved.at,
-            min(proposal.expires_at, until or proposal.expires_at),
-            attempt_id,
-            request.client_order_id,
-            request,
-            *self._bus.row_of(command),
+            draft.approved.at,
+            draft.expires_at,
+            draft.attempt_id,
+            draft.request.client_order_id,
+            draft.request,
+            *self._bus.row_of(draft.command),
         )
-        return rows[0]["reason_code"] if rows else None
 
     async def _existing(self, proposal: OrderProposal, intent_id: UUID) -> SubmitResult:
         """Return the stored order of the signal; ours if only the reply of its commit was lost."""

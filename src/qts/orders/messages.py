@@ -22,6 +22,12 @@ class Reconcile(msgspec.Struct, frozen=True):
     """Reconcile now."""
 
 
+class CarryOutManually(msgspec.Struct, frozen=True, rename="camel"):
+    """Carry out a manual command."""
+
+    command_id: UUID
+
+
 class RaiseCode(msgspec.Struct, frozen=True):
     """Raise a fail-safe code for something that was just committed."""
 

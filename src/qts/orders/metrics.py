@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qts import telemetry
 from qts.database import Database
 from qts.domain import AccountKey, AttemptState, Clock, OperationError
@@ -21,18 +23,27 @@ _ATTEMPTS = telemetry.counter(
     "everbit_order_attempt_total", "Attempts by their state.", ("status",)
 )
 # Only symbols that do not trade have a series.
+_STATES = (
+    "SELECT state FROM safety_state"
+    " WHERE (broker, account) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+)
+_SWITCHES = (
+    "SELECT scope, strategy_key, bool_and(trading_enabled) FROM kill_switch"
+    " WHERE (broker, account) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2"
+)
 _SUSPENDED = (
-    "SELECT symbol FROM market_state WHERE broker = $1 AND account = $2"
+    "SELECT DISTINCT symbol FROM market_state"
+    " WHERE (broker, account) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
     " AND trade_status = 'SUSPENDED' ORDER BY symbol LIMIT 100"
 )
 
 
 class TradingGauges:
-    """Updates gauges of an account until cancelled."""
+    """Updates gauges until cancelled: of several accounts the worst state, and what all allow."""
 
-    def __init__(self, database: Database, key: AccountKey, clock: Clock) -> None:
+    def __init__(self, database: Database, keys: Sequence[AccountKey], clock: Clock) -> None:
         self._database = database
-        self._key = key
+        self._keys = [each.broker for each in keys], [each.account for each in keys]
         self._clock = clock
         for state in AttemptState:
             _ATTEMPTS.labels(state)  # start at zero, so that the first one counts as an increase
@@ -47,18 +58,14 @@ class TradingGauges:
             await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
-        state = await self._database.fetchval(
-            "SELECT state FROM safety_state WHERE broker = $1 AND account = $2", *self._key
-        )
-        _SAFETY.set(list(SafetyState).index(SafetyState(state)) if state else 3)
-        rows = await self._database.fetch(
-            "SELECT scope, strategy_key, trading_enabled FROM kill_switch"
-            " WHERE broker = $1 AND account = $2",
-            *self._key,
-        )
+        states = list(SafetyState)
+        rows = await self._database.fetch(_STATES, *self._keys)
+        found = [states.index(SafetyState(row[0])) for row in rows]
+        _SAFETY.set(max(found) if len(found) == len(self._keys[0]) else 3)
+        rows = await self._database.fetch(_SWITCHES, *self._keys)
         _SWITCH.clear()
         for row in rows:
             _SWITCH.labels(row[0], row[1]).set(row[2])
         _MARKET.clear()
-        for row in await self._database.fetch(_SUSPENDED, *self._key):
+        for row in await self._database.fetch(_SUSPENDED, *self._keys):
             _MARKET.labels(row[0], "SUSPENDED").set(1)

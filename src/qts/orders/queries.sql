@@ -31,6 +31,94 @@ SELECT reason_code,
            AS published
   FROM new_intent
 
+-- name: send_directly
+-- Insert a signal, its intent, the attempt as SENT and its command as claimed, all or nothing, if
+-- nothing stops it and the facts it was approved on still hold. `code` says why nothing was
+-- inserted: KNOWN (the signal has this intent), EXPIRED, PAUSED (its stream), BEHIND (an earlier
+-- command of its symbol is unfinished), CHANGED (the facts), or the code of a stop.
+-- The commit must be durable before the caller sends: Database.reserved() sets that.
+-- $1 … $18 and $19 … $26 as in submit
+-- $27 now, $28 claim token, $29 lock TTL
+-- facts: $30 position, $31 pending buys, $32 pending sells of the symbol; of the account, for an
+-- entry: $33 sum of positions, $34 sum of pending quantities, $35 pending orders,
+-- $36 start of the trading day, $37 orders sent since
+WITH pending AS MATERIALIZED (
+    SELECT i.symbol, i.side, i.quantity - COALESCE(o.applied, 0) AS remaining
+      FROM order_intent i
+      JOIN order_attempt a ON a.order_intent_id = i.id
+                          AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+      LEFT JOIN broker_order o ON o.broker = a.broker AND o.account = a.account
+                              AND o.broker_order_id = a.broker_order_id
+     WHERE i.broker = $9 AND i.account = $10 AND i.status = 'CREATED'
+       AND i.quantity > COALESCE(o.applied, 0)
+    UNION ALL
+    SELECT i.symbol, i.side, o.filled - o.applied
+      FROM broker_order o
+      JOIN order_attempt a ON a.broker = o.broker AND a.account = o.account
+                          AND a.broker_order_id = o.broker_order_id
+                          AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+      JOIN order_intent i ON i.id = a.order_intent_id AND i.status <> 'CREATED'
+     WHERE o.broker = $9 AND o.account = $10 AND o.applied < o.filled
+), totals AS MATERIALIZED (
+    SELECT COALESCE(sum(remaining) FILTER (WHERE symbol = $3 AND side = 'BUY'), 0) AS buys,
+           COALESCE(sum(remaining) FILTER (WHERE symbol = $3 AND side = 'SELL'), 0) AS sells,
+           COALESCE(sum(remaining), 0) AS quantity, count(*) AS orders
+      FROM pending
+), verdict AS MATERIALIZED (
+    SELECT CASE
+           WHEN EXISTS (SELECT FROM order_intent
+                         WHERE signal_id = $1 AND intent_type = $8 AND broker = $9
+                           AND account = $10) THEN 'KNOWN'
+           WHEN $15::timestamptz <= $27::timestamptz THEN 'EXPIRED'
+           WHEN stop IS NOT NULL THEN stop
+           WHEN EXISTS (SELECT FROM outbox_paused WHERE stream = $20) THEN 'PAUSED'
+           WHEN EXISTS (SELECT FROM outbox_event e
+                         WHERE e.stream = $20 AND e.account = $24 AND e.aggregate_type = $22
+                           AND e.aggregate_id = $23 AND e.processed_at IS NULL) THEN 'BEHIND'
+           WHEN buys <> $31 OR sells <> $32
+                OR $30 <> COALESCE((SELECT p.quantity FROM position p
+                                     WHERE p.broker = $9 AND p.account = $10 AND p.symbol = $3), 0)
+                THEN 'CHANGED'
+           WHEN $8 <> 'ENTRY' THEN ''
+           WHEN quantity <> $34 OR orders <> $35
+                OR $33 <> COALESCE((SELECT sum(p.quantity) FROM position p
+                                     WHERE p.broker = $9 AND p.account = $10
+                                       AND p.quantity <> 0), 0)
+                OR $37 < (SELECT count(*) FROM order_attempt a
+                           WHERE a.sent_at >= $36 AND a.broker = $9 AND a.account = $10)
+                THEN 'CHANGED'
+           ELSE '' END AS code
+      FROM totals,
+           COALESCE(order_stop($9, $10, $2, $8), market_stop($9, $10, $3, $8)) AS stop
+), new_signal AS (
+    INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)
+    SELECT $1, $2, $3, $4, $5, $6 FROM verdict WHERE code = '' ON CONFLICT DO NOTHING
+), new_intent AS (
+    INSERT INTO order_intent (
+        id, signal_id, intent_type, broker, account, strategy_key, symbol, side, order_type,
+        quantity, price, approved_at, expires_at)
+    SELECT $7, $1, $8, $9, $10, $2, $3, $4, $11, $12, $13, $14, $15 FROM verdict WHERE code = ''
+    ON CONFLICT (signal_id, intent_type, broker, account) DO NOTHING
+    RETURNING id
+), new_attempt AS (
+    INSERT INTO order_attempt (
+        id, order_intent_id, attempt_no, broker, account, symbol, identifier, request_json,
+        status, sent_at)
+    SELECT $16, id, 1, $9, $10, $3, $17, $18, 'SENT', $27 FROM new_intent
+    RETURNING id
+), new_event_id AS (
+    INSERT INTO outbox_event_id (event_id) SELECT $19 FROM new_attempt
+), new_event AS (
+    INSERT INTO outbox_event (
+        event_id, stream, event_type, aggregate_type, aggregate_id, account, payload_json,
+        max_attempts, status, attempt_count, last_attempt_at, locked_by, locked_until)
+    SELECT $19, $20, $21, $22, $23, $24, $25::text::jsonb, $26::integer, 'PROCESSING', 1,
+           clock_timestamp(), $28, clock_timestamp() + $29::interval
+      FROM new_attempt)
+SELECT CASE WHEN code = '' AND NOT EXISTS (SELECT FROM new_intent) THEN 'KNOWN'
+            ELSE code END AS code
+  FROM verdict
+
 -- name: submitted
 -- Return the intent that a signal already has in an account.
 -- $1 signal, $2 intent type, $3 broker, $4 account
@@ -60,7 +148,7 @@ UPDATE order_intent i
   FROM order_attempt a
  WHERE a.id = $1 AND i.id = a.order_intent_id
    AND (i.status = 'CREATED' OR (i.status = 'CANCELED' AND $2 = 'COMPLETED'))
-RETURNING i.strategy_key, i.side, i.quantity,
+RETURNING i.id, i.strategy_key, i.side, i.quantity,
           COALESCE((a.request_json ->> 'good_until')::timestamptz <= i.cancel_requested_at, false)
               AS is_overdue
 
@@ -171,10 +259,15 @@ SELECT a.id,
  WHERE a.identifier = $3 AND a.broker = $1 AND a.account = $2
    FOR NO KEY UPDATE OF a
 
--- name: attempt_of_order
+-- name: intent_of_order
+-- Return an order's attempt and intent, and how much of it no fill has traded yet.
 -- $1 broker, $2 account, $3 broker order id
-SELECT order_attempt_id
-  FROM broker_order WHERE broker = $1 AND account = $2 AND broker_order_id = $3
+SELECT o.order_attempt_id, i.id AS intent_id, i.strategy_key,
+       COALESCE(o.quantity, i.quantity) - o.applied AS remaining
+  FROM broker_order o
+  LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
+  LEFT JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE o.broker = $1 AND o.account = $2 AND o.broker_order_id = $3
 
 -- name: expired
 -- List attempts that expired before they were sent.
@@ -427,10 +520,25 @@ SELECT quantity, average_price, realised_pnl, fees, opened_at
 
 -- name: positions
 -- $1 broker and $2 account, or null for all
-SELECT broker, account, symbol, quantity, average_price, realised_pnl, fees, opened_at, updated_at
-  FROM position
+SELECT broker, account, symbol, quantity, average_price, realised_pnl, fees, opened_at, updated_at,
+       COALESCE((SELECT n.name FROM instrument n WHERE n.symbol = p.symbol
+                  ORDER BY n.last_seen_at DESC LIMIT 1), '') AS name
+  FROM position p
  WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  ORDER BY broker, account, symbol
+
+-- name: recent_fills
+-- List positions with the signed quantities of their latest fills, the newest first.
+-- $1 broker, $2 account, $3 symbols, $4 how long ago they were received at most
+SELECT p.symbol, p.quantity,
+       ARRAY(SELECT CASE f.side WHEN 'BUY' THEN f.quantity ELSE -f.quantity END
+               FROM fill f
+              WHERE f.broker = $1 AND f.account = $2 AND f.symbol = p.symbol AND f.counted
+                AND f.traded_at > clock_timestamp() - interval '1 day'
+                AND f.received_at >= clock_timestamp() - $4::interval
+              ORDER BY f.received_at DESC, f.traded_at DESC, f.trade_id DESC) AS fills
+  FROM position p
+ WHERE p.broker = $1 AND p.account = $2 AND p.symbol = ANY($3)
 
 -- name: half_sold
 -- List positions with an exit of the stops that sold something, or may still, since the position
@@ -504,6 +612,11 @@ SELECT s.symbol
 SELECT holdings FROM account_snapshot WHERE broker = $1 AND account = $2
  ORDER BY taken_at DESC, id DESC LIMIT 1
 
+-- name: listed_symbol
+-- Return whether the venue of a broker lists the symbol; any venue, for the paper broker.
+-- $1 symbol, $2 broker
+SELECT EXISTS (SELECT FROM instrument WHERE symbol = $1 AND $2::text IN (venue, 'paper'))
+
 -- name: ledger_symbols
 -- List the symbols of orders, positions and suspensions.
 -- $1 broker and $2 account, or null for all
@@ -549,15 +662,6 @@ SELECT symbol
    AND NOT EXISTS (SELECT FROM order_attempt a
                     WHERE a.broker = $1 AND a.account = $2
                       AND a.symbol = m.symbol AND a.status = 'UNKNOWN')
-
--- name: suspended
--- Return why a symbol takes no new orders; the reason of the whole venue comes first.
--- $1 broker, $2 account, $3 symbol
-SELECT symbol, reason_code
-  FROM market_state
- WHERE broker = $1 AND account = $2 AND symbol IN ('*', $3) AND trade_status = 'SUSPENDED'
- ORDER BY symbol <> '*'
- LIMIT 1
 
 -- name: lock_market
 -- $1 broker, $2 account, $3 symbol
@@ -626,11 +730,59 @@ SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, averag
        (SELECT COALESCE(json_agg(symbol) FILTER (WHERE frozen), '[]') FROM suspended) AS frozen,
        (SELECT count(*) FROM order_attempt
          WHERE sent_at >= $3 AND broker = $1 AND account = $2) AS orders_today,
+       (SELECT COALESCE(json_object_agg(strategy_key, orders), '{}')
+          FROM (SELECT i.strategy_key, count(*) AS orders
+                  FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
+                 WHERE a.sent_at >= $3 AND a.broker = $1 AND a.account = $2
+                 GROUP BY i.strategy_key) AS today) AS orders_of,
        (SELECT count(*) FROM order_attempt
          WHERE sent_at >= $4::timestamptz - interval '1 minute' AND broker = $1 AND account = $2)
            AS orders_last_minute,
        COALESCE((SELECT sum(realised_pnl - fee) FROM fill
          WHERE traded_at >= $3 AND broker = $1 AND account = $2 AND counted), 0) AS earned
+
+-- name: owned_fills
+-- List fills with the strategy and type of their order, of every symbol with a fill that was traded
+-- or received since $3, from its last flat moment before that on.
+-- $1 broker, $2 account, $3 since, $4 traded before
+WITH fresh AS (
+    SELECT symbol, traded_at FROM fill
+     WHERE broker = $1 AND account = $2 AND traded_at < $4 AND traded_at >= $3
+    UNION ALL  -- not OR: each half uses an index
+    SELECT symbol, traded_at FROM fill
+     WHERE broker = $1 AND account = $2 AND traded_at < $3
+       AND traded_at >= $3::timestamptz - interval '7 days' AND received_at >= $3
+), line AS (
+    SELECT f.trade_id, f.broker_order_id, f.symbol, f.side, f.quantity, f.price, f.fee, f.traded_at,
+           f.received_at, f.counted, f.realised_pnl,
+           sum(CASE WHEN NOT f.counted THEN 0 WHEN f.side = 'BUY' THEN f.quantity
+                    ELSE -f.quantity END)
+               OVER (PARTITION BY f.symbol ORDER BY f.traded_at, f.trade_id) AS held
+      FROM fill f
+     WHERE f.broker = $1 AND f.account = $2 AND f.traded_at < $4
+       AND f.symbol IN (SELECT symbol FROM fresh)
+)
+SELECT l.*, COALESCE(i.strategy_key, '') AS strategy, COALESCE(i.intent_type, '') AS intent_type
+  FROM line l
+  JOIN broker_order o ON o.broker = $1 AND o.account = $2 AND o.broker_order_id = l.broker_order_id
+  LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
+  LEFT JOIN order_intent i ON i.id = a.order_intent_id
+ WHERE l.traded_at >= COALESCE((
+        SELECT max(b.traded_at) FROM line b
+         WHERE b.symbol = l.symbol AND b.held = 0
+           AND b.traded_at < LEAST($3, (SELECT min(traded_at) FROM fresh))), '-infinity')
+ ORDER BY l.traded_at, l.trade_id
+
+-- name: order_latency
+-- Return p50, p99 and maximum of the milliseconds from decision to request, and their count.
+-- $1 brokers and $2 accounts, in pairs, $3 sent since, $4 sent before, or null
+SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP
+           (ORDER BY extract(epoch FROM a.sent_at - s.decided_at) * 1000), count(*)
+  FROM order_attempt a
+  JOIN order_intent i ON i.id = a.order_intent_id
+  JOIN signal s ON s.id = i.signal_id
+ WHERE (a.broker, a.account) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND a.attempt_no = 1
+   AND a.sent_at >= $3 AND ($4::timestamptz IS NULL OR a.sent_at < $4)
 
 -- name: list_orders
 -- List intents with their latest attempt and its order, newest first.
@@ -641,7 +793,9 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
        a.id AS attempt_id, a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
        COALESCE(a.needs_person, false) AS needs_person, a.broker_order_id,
        o.state AS order_state, COALESCE(o.applied, 0) AS filled,
-       (a.request_json ->> 'good_until')::timestamptz AS good_until
+       (a.request_json ->> 'good_until')::timestamptz AS good_until,
+       COALESCE((SELECT n.name FROM instrument n WHERE n.symbol = i.symbol
+                  ORDER BY n.last_seen_at DESC LIMIT 1), '') AS name
   FROM order_intent i
   LEFT JOIN LATERAL (
         SELECT * FROM order_attempt a WHERE a.order_intent_id = i.id
@@ -652,6 +806,17 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
    AND ($6::text IS NULL OR (i.broker = $6 AND i.account = $7))
  ORDER BY i.created_at DESC
  LIMIT $4
+
+-- name: order_terms
+-- Return whose order it is and how it was requested.
+-- $1 intent, $2 broker, $3 account
+SELECT i.strategy_key, i.intent_type, s.reason, a.request_json::text AS request
+  FROM order_intent i
+  JOIN signal s ON s.id = i.signal_id
+  JOIN order_attempt a ON a.order_intent_id = i.id
+ WHERE i.id = $1 AND i.broker = $2 AND i.account = $3
+ ORDER BY a.attempt_no DESC
+ LIMIT 1
 
 -- name: show_attempts
 -- $1 intent
@@ -668,3 +833,62 @@ SELECT f.trade_id, f.broker_order_id, f.quantity, f.price, f.fee, f.realised_pnl
   JOIN order_attempt a ON a.id = o.order_attempt_id
  WHERE a.order_intent_id = $1
  ORDER BY f.traded_at, f.trade_id
+
+-- name: manual_command
+-- $1 command
+SELECT id, broker, account, request, actor, reason, state, result, expires_at,
+       started_at IS NOT NULL AS is_repeated, expires_at <= clock_timestamp() AS is_late
+  FROM manual_command WHERE id = $1
+
+-- name: add_manual_command
+-- Return null when the id is known.
+-- $1 command, $2 broker, $3 account, $4 request, $5 actor, $6 reason, $7 action, $8 until its
+-- deadline
+INSERT INTO manual_command (id, broker, account, request, actor, reason, action_id, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::interval)
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+
+-- name: start_manual_command
+-- Take a command of an account that is in time, or that a run has started before.
+-- $1 command, $2 broker, $3 account
+WITH before AS (
+    SELECT id, started_at IS NOT NULL AS is_repeated FROM manual_command
+     WHERE id = $1 AND broker = $2 AND account = $3
+       AND (state = 'STARTED' OR (state = 'REQUESTED' AND expires_at > clock_timestamp()))
+       FOR UPDATE)
+UPDATE manual_command m
+   SET state = 'STARTED', started_at = COALESCE(started_at, clock_timestamp())
+  FROM before WHERE m.id = before.id
+RETURNING m.id, m.request, m.actor, m.reason, m.state, m.result, m.expires_at, before.is_repeated,
+          m.expires_at <= clock_timestamp() AS is_late
+
+-- name: end_manual_command
+-- End a command that is in a state, and its row in the log of actions.
+-- $1 command, $2 from state, $3 to state, $4 result, $5 message
+WITH ended AS (
+    UPDATE manual_command SET state = $3, result = $4, ended_at = clock_timestamp()
+     WHERE id = $1 AND state = $2
+    RETURNING action_id)
+UPDATE dashboard_action a
+   SET outcome = CASE WHEN $3::text IN ('DONE', 'REFUSED') THEN $3 ELSE 'FAILED' END, message = $5
+  FROM ended
+ WHERE a.id = ended.action_id AND a.outcome = 'BEGUN'
+
+-- name: open_intents
+-- List intents whose order is, or may become, open.
+-- $1 broker, $2 account, $3 symbol or null
+SELECT i.id, i.symbol
+  FROM order_intent i
+  JOIN order_attempt a ON a.order_intent_id = i.id
+                      AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
+  LEFT JOIN broker_order o ON o.order_attempt_id = a.id
+ WHERE i.broker = $1 AND i.account = $2 AND i.status = 'CREATED'
+   AND ($3::text IS NULL OR i.symbol = $3) AND (o.state IS NULL OR o.state = 'OPEN')
+ ORDER BY i.created_at
+
+-- name: intents_of_signals
+-- $1 broker, $2 account, $3 signals
+SELECT id FROM order_intent
+ WHERE signal_id = ANY ($3::uuid[]) AND broker = $1 AND account = $2
+ ORDER BY created_at

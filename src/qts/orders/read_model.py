@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, get_args, get_type_hints
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from qts.brokers import BrokersConfig
 from qts.database import Database, Row
 from qts.domain import (
     AccountKey,
+    IntentType,
     Market,
+    OrderRequest,
+    OrderTerms,
     Position,
     RefusedError,
     Side,
@@ -24,6 +26,7 @@ from qts.domain import (
 )
 from qts.orders.queries import SQL
 from qts.orders.suspensions import ALL
+from qts.venues import venue_names
 
 _ALL_ACCOUNTS = (None, None)
 
@@ -53,6 +56,7 @@ class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
     order_state: str | None
     filled: Decimal
     good_until: datetime | None  # then what is left is cancelled
+    name: str = ""  # of the instrument, as the venue lists it
 
 
 class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +69,7 @@ class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
     fees: Decimal
     opened_at: datetime | None
     updated_at: datetime
+    name: str = ""  # of the instrument
 
 
 class OrderHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,10 +112,46 @@ async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
     )
 
 
+async def order_terms(database: Database, key: AccountKey, intent_id: UUID) -> OrderTerms | None:
+    """Return whose order it is, and what a replacement takes over; None: not of this account."""
+    row = await database.fetchrow(SQL.order_terms, intent_id, *key)
+    if row is None:
+        return None
+    request = msgspec.json.decode(row["request"], type=OrderRequest)
+    intent_type = IntentType(row["intent_type"])
+    return OrderTerms(
+        row["strategy_key"], intent_type, request.time_in_force, row["reason"], request.exits
+    )
+
+
 async def list_positions(database: Database, key: AccountKey | None) -> list[PositionRow]:
     """Return the positions of an account, or of all accounts without a key."""
     rows = await database.fetch(SQL.positions, *(key or _ALL_ACCOUNTS))
     return [PositionRow(**dict(row.items())) for row in rows]
+
+
+class OrderLatency(msgspec.Struct, frozen=True):
+    """Time from the tick that a strategy decided on to the request of its order."""
+
+    orders: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+async def order_latency(
+    database: Database,
+    keys: Sequence[AccountKey],
+    since: datetime,
+    until: datetime | None = None,
+) -> OrderLatency | None:
+    """Return the latency of the orders of accounts in a period; None without orders."""
+    brokers, accounts = [each.broker for each in keys], [each.account for each in keys]
+    row = await database.fetchrow(SQL.order_latency, brokers, accounts, since, until)
+    spans = row[0] if row else None
+    if row is None or not spans:
+        return None
+    return OrderLatency(row[1], *(round(float(span), 3) for span in spans))
 
 
 async def symbols_on_order(database: Database, key: AccountKey) -> list[str]:
@@ -147,6 +188,7 @@ class AccountState(msgspec.Struct, frozen=True):
     earned_today: Decimal  # realised, after fees
     suspended: frozenset[str]  # * is the whole venue
     frozen: frozenset[str] = frozenset()
+    orders_of: Mapping[str, int] = {}  # the day's orders by strategy
 
 
 async def load_account_state(
@@ -168,10 +210,10 @@ async def load_account_state(
         row["earned"],
         frozenset(row["suspended"]),
         frozenset(row["frozen"]),
+        row["orders_of"],
     )
 
 
-BROKERS: tuple[str, ...] = get_args(get_type_hints(BrokersConfig)["broker"])
 _MARKETS = {"kis": (Market.KRX,), "upbit": (Market.UPBIT,)}  # the paper broker trades both
 _FORMS = {
     Market.KRX: (re.compile(r"[0-9A-Z]{6}|Q[0-9]{6}"), "005930"),
@@ -180,7 +222,7 @@ _FORMS = {
 
 
 def check_broker(broker: str) -> None:
-    check_name("broker", broker, BROKERS)
+    check_name("broker", broker, ("paper", *venue_names()))
 
 
 async def check_symbol(
@@ -188,12 +230,15 @@ async def check_symbol(
 ) -> None:
     """Raise RefusedError for a symbol that the broker cannot trade.
 
-    A symbol is valid if it has the form of the broker's market or is in the account's ledger.
+    A symbol is valid if it has the form of the broker's market, a venue lists it, or it is in the
+    account's ledger.
     """
     if or_whole_venue and symbol == ALL:
         return
-    forms = [_FORMS[market] for market in _MARKETS.get(key.broker, tuple(Market))]
+    forms = [_FORMS[market] for market in _MARKETS.get(key.broker, tuple(_FORMS))]
     if any(form.fullmatch(symbol) for form, _ in forms):
+        return
+    if await database.fetchval(SQL.listed_symbol, symbol, key.broker):
         return
     known = await _ledger_symbols(database, key)
     if symbol in known:
@@ -213,6 +258,15 @@ async def check_ledger_symbol(
     known = await _ledger_symbols(database)
     if symbol not in known:
         check_name("symbol", symbol, dict.fromkeys((*known, *listed())))
+
+
+async def check_instrument(database: Database, symbol: str) -> None:
+    """Raise RefusedError for a symbol that no venue lists, where lists are known."""
+    if await database.fetchval("SELECT true FROM instrument WHERE symbol = $1 LIMIT 1", symbol):
+        return
+    rows = await database.fetch("SELECT DISTINCT symbol FROM instrument ORDER BY symbol")
+    if rows:
+        check_name("symbol", symbol, [row["symbol"] for row in rows])
 
 
 async def _ledger_symbols(database: Database, key: AccountKey | None = None) -> list[str]:

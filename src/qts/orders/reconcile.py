@@ -5,17 +5,18 @@
                                                                     the rest is the baseline
                                                 cash             ─▶ taken where both agree
 
-A position that differs is looked at again after a second; one that differs then too raises FS070,
-unless the order of an attempt without a known outcome may explain it.
+A position that differs, and did not trade during the look, is looked at again after a second; one
+that differs then too raises FS070, unless an attempt without a known outcome may explain it.
 Nothing new is sent before the first success, nor while reconciliations keep failing: cancels are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import asyncpg
 import msgspec
@@ -24,8 +25,7 @@ from qts import telemetry
 from qts.brokers import ExecutionReport, StreamGap, VenueBlockedError
 from qts.database import Row
 from qts.domain import BrokerOrder, Fill, OperationError, Side
-from qts.orders.context import ExecutionContext
-from qts.orders.halts import halt_venue, raise_ghost
+from qts.orders.context import ExecutionContext, halt_venue, raise_ghost
 from qts.orders.holdings import follow_baseline, load_baseline
 from qts.orders.position import ZERO, PositionMismatch, find_mismatches
 from qts.orders.queries import SQL
@@ -33,16 +33,15 @@ from qts.orders.resolve import ResolveCounts, resolve_unknown
 from qts.orders.updates import AccountListener
 
 OVERLAP = timedelta(seconds=60)  # clocks differ, and reports are late
-MAX_READS = 3  # of holdings that differ: a trade in between is not applied yet
+MAX_READS = 3  # of holdings that differ
+RECORDED_WITHIN = timedelta(seconds=1)  # from the insert of a fill to its commit
 MAX_FAILURES = 3  # in a row: then nothing new is sent
 RETRY_INTERVAL_S = 1.0
 Difference = tuple[str, bool]  # symbol, and whether the venue has more
 TRANSIENT = (OperationError, asyncpg.PostgresError)  # of the venue or the database
 
 log = telemetry.logger("orders")
-_last = telemetry.gauge(
-    "qts_reconciled_seconds", "When the ledger was reconciled last.", ("broker",)
-)
+_last = telemetry.gauge("qts_reconciled_seconds", "time of the last reconciliation", ("broker",))
 
 
 class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +56,9 @@ class ReconcileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciler of one account, on one event loop."""
+    """Reconciler of one account, on one event loop; `account` is None where nothing follows it."""
 
-    def __init__(self, context: ExecutionContext, account: AccountListener | None = None) -> None:
+    def __init__(self, context: ExecutionContext, account: AccountListener | None) -> None:
         self._context = context
         self._account = account
         self._key = context.broker.key
@@ -70,6 +69,7 @@ class Reconciler:
         self._suspected: frozenset[Difference] = frozenset()  # in the last reconciliation
         self._mismatched: frozenset[Difference] = frozenset()  # in two in a row: raised
         self._is_new = False  # a difference that the one before did not show
+        self._incomplete: set[str] = set()  # trade ids of fills that lack data
         self.last: ReconcileReport | None = None
 
     def is_reconciled(self) -> bool:
@@ -112,7 +112,10 @@ class Reconciler:
             if isinstance(report, StreamGap):
                 self._gap(report.reason)
             elif isinstance(report, Fill):
-                await self._context.ledger.record_fill(report)
+                if await self._is_complete(report):
+                    await self._context.ledger.record_fill(report)
+                else:
+                    self._gap("fill without price or quantity")
             else:
                 await self._context.ledger.record_order(report)
         except TRANSIENT as error:
@@ -293,20 +296,61 @@ class Reconciler:
         taken = [
             await self._context.ledger.record_fill(fill)
             for fill in fills
-            if fill.trade_id in missing
+            if fill.trade_id in missing and await self._is_complete(fill)
         ]
         return sum(taken)
+
+    async def _is_complete(self, fill: Fill) -> bool:
+        """Return whether a fill can be applied; raise FS041, once, for one that cannot."""
+        if fill.quantity > 0 and fill.price > 0:
+            return True
+        if fill.trade_id not in self._incomplete:
+            what = f"{fill.side} {fill.symbol}, order {fill.broker_order_id}"
+            text = (
+                f"{what}: quantity {fill.quantity:f}, price {fill.price:f}; check it at the venue"
+            )
+            log.error("fill lacks data; not applied", trade_id=fill.trade_id, reason=text)
+            await self._context.safety.raise_once("FS041", text)
+            self._incomplete.add(fill.trade_id)
+        return False
 
     async def _trades_both_ways(self) -> bool:
         found: bool = await self._context.database.fetchval(SQL.trades_both_ways, *self._key)
         return found
 
+    async def _untraded(
+        self,
+        differences: tuple[PositionMismatch, ...],
+        baseline: Mapping[str, Decimal],
+        before: Sequence[Row],
+        took: timedelta,
+    ) -> tuple[PositionMismatch, ...]:
+        """Return the differences that trades during the reading do not explain.
+
+        The ledger applies a fill before or after the venue's reply that counts it: the holding
+        then fits the position between two of the fills since `before`.
+        """
+        symbols, recent = [each.symbol for each in differences], took + RECORDED_WITHIN
+        rows = await self._context.database.fetch(SQL.recent_fills, *self._key, symbols, recent)
+        start = {row["symbol"]: row["quantity"] for row in before}
+        passed = {
+            row["symbol"]: _quantities(
+                row["quantity"], row["fills"], start.get(row["symbol"], ZERO)
+            )
+            for row in rows
+        }
+        return tuple(
+            each
+            for each in differences
+            if each.venue - baseline.get(each.symbol, ZERO) not in passed.get(each.symbol, ())
+        )
+
     async def _compare_holdings(self, since: datetime) -> tuple[int, tuple[PositionMismatch, ...]]:
         context, fills = self._context, 0
         differences: tuple[PositionMismatch, ...] = ()
-        for read in range(MAX_READS):
-            if read:  # something may have traded between the reads
-                fills += await self._apply_fills(await context.broker.fills(since))
+        for _ in range(MAX_READS):
+            began_ns = context.clock.monotonic_ns()
+            before = await context.database.fetch(SQL.positions, *self._key)
             began = self._account.reading_began() if self._account else 0
             both_ways = await self._trades_both_ways()
             account = await context.broker.account()
@@ -321,11 +365,27 @@ class Reconciler:
                     positions = {row["symbol"]: row["quantity"] for row in rows}
                     self._account.account_read(began, account.cash, positions)
                 break
+            fills += await self._apply_fills(await context.broker.fills(since))
+            took = timedelta(microseconds=(context.clock.monotonic_ns() - began_ns) // 1000)
+            differences = await self._untraded(differences, baseline, before, took)
+            if not differences:
+                break
         differences = await follow_baseline(context, account, differences)
         await context.database.execute(
             SQL.snapshot, *self._key, context.clock.now(), account.cash, account.holdings
         )
         return fills, differences
+
+
+def _quantities(now: Decimal, fills: Sequence[Decimal], before: Decimal) -> set[Decimal]:
+    """Return a position's quantities from `before` until now; `fills` are the newest first."""
+    found = {now}
+    for fill in fills:
+        if now == before:
+            break
+        now -= fill
+        found.add(now)
+    return found
 
 
 def _is_current(row: Row, order: BrokerOrder) -> bool:

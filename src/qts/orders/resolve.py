@@ -112,7 +112,7 @@ async def resolve_manually(
             )
         now = (clock or SystemClock()).now()
         transitions = AttemptTransitions(tx, bus, OrdersConfig(), now)
-        ledger = Ledger(database, bus, attempt.key)
+        ledger = Ledger(database, bus, attempt.key, on_change=None)
         if order_id is None:
             await transitions.absent(attempt, "resolved by the operator")
         else:
@@ -215,14 +215,15 @@ def _describe(found: OrderMatches, traded: Decimal) -> str:
 
 
 async def _accept(context: ExecutionContext, attempt: OrderAttempt, order: BrokerOrder) -> None:
-    async with context.database.transaction() as tx:
-        locked = await lock_attempt(tx, attempt.id)
-        if locked is None:
-            raise AssertionError("an attempt is never deleted")
-        transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
-        await transitions.accepted(locked, order.broker_order_id)
-        transitions.changes += await context.ledger.apply_order(tx, order, attempt.id)
-    context.ledger.notify(transitions.changes)
+    async with context.ledger.in_order(attempt.symbol):
+        async with context.database.transaction() as tx:
+            locked = await lock_attempt(tx, attempt.id)
+            if locked is None:
+                raise AssertionError("an attempt is never deleted")
+            transitions = AttemptTransitions(tx, context.bus, context.config, context.clock.now())
+            await transitions.accepted(locked, order.broker_order_id)
+            transitions.changes += await context.ledger.apply_order(tx, order, attempt.id)
+        context.ledger.notify(transitions.changes)
     log.info(
         "unknown attempt found at the venue",
         attempt_id=str(attempt.id),

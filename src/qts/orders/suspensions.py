@@ -67,11 +67,6 @@ async def list_suspensions(database: Database, key: AccountKey) -> list[SymbolSu
     return [SymbolSuspension(*row) for row in rows]
 
 
-async def is_tradable(database: Database, key: AccountKey, symbol: str) -> bool:
-    """Return whether entries of this symbol may be sent."""
-    return await database.fetchrow(SQL.suspended, *key, symbol) is None
-
-
 async def resume_manually(database: Database, key: AccountKey, symbol: str) -> None:
     """Resume on behalf of the operator; refuse while an attempt is unknown."""
     async with database.transaction() as tx:

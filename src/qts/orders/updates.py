@@ -1,4 +1,4 @@
-"""Order updates: published in this process after their commit."""
+"""Order updates: published in this process after their commit, in the order of the commits."""
 
 from __future__ import annotations
 
@@ -10,26 +10,48 @@ from uuid import UUID
 
 import msgspec
 
-from qts.domain import AttemptState, Fill, OrderState
+from qts.domain import AttemptState, Fill, OrderState, Side
 
 
 class AttemptChanged(msgspec.Struct, frozen=True, kw_only=True):
     intent_id: UUID
     attempt_id: UUID
+    strategy_key: str
     symbol: str
+    side: Side
+    quantity: Decimal
     state: AttemptState
     order_id: str | None = None
     code: str = ""
     reason: str = ""
+    price: Decimal | None = None  # its limit, if it has one
+    is_last: bool = False  # not placed, and no attempt follows
+
+
+class IntentRef(msgspec.Struct, frozen=True):
+    """The intent that an order belongs to."""
+
+    intent_id: UUID
+    strategy_key: str
 
 
 class OrderChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """An order after a report; `closed` is the intent that this change ended, if it did."""
+
     order_id: str
     symbol: str
+    side: Side
     state: OrderState
     quantity: Decimal | None  # None while only a fill is known
     filled: Decimal
     attempt_id: UUID | None
+    closed: IntentRef | None = None
+
+
+class FillReported(msgspec.Struct, frozen=True):
+    """A fill as its venue reported it, before the ledger has it; perhaps not for the first time."""
+
+    fill: Fill
 
 
 class FillApplied(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +64,8 @@ class FillApplied(msgspec.Struct, frozen=True, kw_only=True):
     average_price: Decimal
     realised_pnl: Decimal
     opened_at: datetime | None = None  # since when the position is not flat, on its side
+    intent: IntentRef | None = None  # None: no order of ours
+    remaining: Decimal = Decimal(0)  # of its order, after this fill
 
 
 class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +74,7 @@ class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
 
 
-OrderUpdate = AttemptChanged | OrderChanged | FillApplied | SuspensionChanged
+OrderUpdate = AttemptChanged | OrderChanged | FillReported | FillApplied | SuspensionChanged
 OrderListener = Callable[[OrderUpdate], None]
 
 
@@ -67,7 +91,3 @@ class AccountListener(Protocol):
         `began` is the mark from before the reading.
         """
         ...
-
-
-def ignore_update(_change: OrderUpdate) -> None:
-    """Listener for callers without one."""

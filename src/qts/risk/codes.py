@@ -25,6 +25,7 @@ class Code(msgspec.Struct, frozen=True):
     effect: Effect
     text: str
     transient: bool = False  # a reconciliation without differences may end its FAIL
+    escalates: bool = True  # raised in FAIL, it leads to LOCKDOWN
 
 
 _ROWS: tuple[tuple[str, str, str], ...] = (
@@ -34,17 +35,12 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("FS030", "fail", "the risk calculation failed"),
     ("FS040", "fail transient", "the broker failed to execute orders"),
     ("FS041", "fail", "a fill lacks data"),
-    ("FS042", "fail transient", "an order was not answered in time"),
+    ("FS042", "fail transient", "orders are not answered in time"),
     ("FS043", "fail", "the venue has an order of an attempt that was given up"),
     ("FS050", "fail", "the equity is zero or below"),
     ("FS060", "fail transient", "a cycle took far too long"),
     ("FS070", "fail transient", "positions and fills do not agree"),
     ("FS080", "lockdown", "the capital is zero or below"),
-    ("FS081", "fail", "a pool's capital is negative, or the pool is locked"),
-    ("FS082", "fail", "a pool lost more than a fifth from its peak"),
-    ("FS083", "fail", "capital moved that should not have"),
-    ("FS084", "fail transient", "the state of a pool does not fit"),
-    ("FS085", "notice", "every pool is locked, following LOCKDOWN"),
     ("FS090", "fail transient", "no order could be sent"),
     ("FS091", "fail", "an order named a symbol that does not exist"),
     ("FS092", "notice", "an emergency escape was carried out"),
@@ -70,13 +66,6 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("GR030", "notice", "a symbol is bought and sold at once"),
     ("GR040", "notice", "a sale without a position"),
     ("GR041", "notice", "the account holds what QTS did not buy: it is left alone"),
-    ("GR050", "notice", "the pools do not add up"),
-    ("GR051", "notice", "a pool is below its smallest share"),
-    ("GR052", "notice", "a pool is above its largest share"),
-    ("GR053", "notice", "a transfer is larger than what is available"),
-    ("GR054", "notice", "the day's transfers are used up"),
-    ("GR055", "notice", "the shares have drifted"),
-    ("GR060", "notice", "an order would be split too often"),
     ("GR061", "notice", "the balance is short"),
     ("GR062", "warning", "the day's number of orders is used up"),
     ("GR063", "notice", "slippage"),
@@ -87,9 +76,6 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("GR073", "warning", "volatility is rising"),
     ("GR074", "warning", "an emergency order failed and is retried"),
     ("GR075", "notice", "a position is too small to be sold: it is parked as dust"),
-    ("GR080", "notice", "many trades for the aggressive state"),
-    ("GR081", "notice", "the pools of the balanced state are uneven"),
-    ("GR082", "notice", "the defensive state takes no entries"),
     ("GR090", "warning", "the event lanes handle critical events only"),
     ("AN001", "warning", "a price jumped"),
     ("AN010", "warning", "a symbol or a price is missing"),
@@ -98,8 +84,16 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("AN040", "warning", "cycles take three times as long as usual"),
     ("AN050", "warning", "the broker is slow"),
 )
+# One outage of a venue or of this machine raises several of these: they are not a second failure.
+_IN_NUMBERS = frozenset(("FS040", "FS042", "FS060", "FS090"))
 CODES: dict[str, Code] = {
-    code: Code(code, Effect(effect.split()[0]), text, effect.endswith("transient"))
+    code: Code(
+        code,
+        Effect(effect.split()[0]),
+        text,
+        transient=effect.endswith("transient"),
+        escalates=code not in _IN_NUMBERS,
+    )
     for code, effect, text in _ROWS
 }
 

@@ -57,12 +57,13 @@ class SafetyLogEntry(msgspec.Struct, frozen=True):
     actor: str
 
 
-def next_state(state: SafetyState, effect: Effect) -> SafetyState:
+def next_state(state: SafetyState, effect: Effect, *, escalates: bool = True) -> SafetyState:
     """Return the state after a code; no code leads out of FAIL or LOCKDOWN."""
     if effect is Effect.LOCKDOWN or state is SafetyState.LOCKDOWN:
         return SafetyState.LOCKDOWN
     if effect is Effect.FAIL:
-        return SafetyState.LOCKDOWN if state is SafetyState.FAIL else SafetyState.FAIL
+        is_second = state is SafetyState.FAIL and escalates
+        return SafetyState.LOCKDOWN if is_second else SafetyState.FAIL
     if effect is Effect.WARNING and state is SafetyState.NORMAL:
         return SafetyState.WARNING
     return state
@@ -89,7 +90,7 @@ class FailSafe:
         text = f"{known.text}: {message}" if message else known.text
         async with self._database.transaction() as tx:
             before = await self._read(tx, lock=True)
-            state = next_state(before.state, known.effect)
+            state = next_state(before.state, known.effect, escalates=known.escalates)
             if state is not before.state:
                 await self._move(tx, state, code, text)
             await self._write(tx, code, text, before.state, state, actor, meta)

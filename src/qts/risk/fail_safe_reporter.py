@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from qts import telemetry
 from qts.domain import Clock, OperationError
-from qts.events import AlertHooks
+from qts.events import LaneAlert
 from qts.risk.codes import CODES, Effect
 from qts.risk.fail_safe import FailSafe
 
@@ -32,21 +32,17 @@ class FailSafeReporter:
         self._writer: asyncio.Task[None] | None = None
 
     def trip(self, code: str, text: str) -> None:
-        if code in CODES and CODES[code].effect in (Effect.FAIL, Effect.LOCKDOWN):
+        if _stops_trading(code):
             # The operator sees the alert before the database has the code.
             self._alert("critical", text or CODES[code].text, code)
         self._loop.call_soon_threadsafe(self._enqueue, code, text)
 
-    def hooks(self) -> AlertHooks:
-        """Return the hooks of the event lanes."""
-
-        def trip(alert: Any) -> None:
-            self.trip(alert.code, alert.text)
-
-        def show(alert: Any) -> None:
+    def on_lane_alert(self, alert: LaneAlert) -> None:
+        """Show an alert of the event lanes; raise its code, if it has one."""
+        if not _stops_trading(alert.code):
             self._alert(alert.severity, alert.text, alert.code)
-
-        return AlertHooks(alert=show, fail_safe=trip, guardrail=trip)
+        if alert.code:
+            self.trip(alert.code, alert.text)
 
     def _alert(self, severity: Any, text: str, code: str) -> None:
         self._add_alert(self._clock.now().timestamp(), severity, text, code)
@@ -85,3 +81,7 @@ class FailSafeReporter:
         except Exception as error:  # noqa: BLE001 - the codes behind it must be stored all the same
             log.error("fail-safe code discarded", code=code, error=repr(error))
         return True
+
+
+def _stops_trading(code: str) -> bool:
+    return code in CODES and CODES[code].effect in (Effect.FAIL, Effect.LOCKDOWN)

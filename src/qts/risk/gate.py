@@ -13,15 +13,7 @@ from decimal import Decimal
 import msgspec
 
 from qts import telemetry
-from qts.domain import (
-    Market,
-    OrderType,
-    Side,
-    daily_price_limits,
-    is_on_tick,
-    market_for_symbol,
-    min_order_value,
-)
+from qts.domain import Instrument, OrderType, Side
 from qts.risk.limits import RiskLimits
 from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, RiskSnapshot, approve
 
@@ -29,9 +21,10 @@ log = telemetry.logger("risk")
 
 # Every reason of the gate; docs/risk-codes.md is generated from this table.
 REASONS: dict[str, str] = {
-    "G_QUANTITY": "the quantity is not positive, or a fraction where the market allows none",
+    "G_INSTRUMENT": "the instrument is unknown, halted, delisted, or not traded in won",
+    "G_QUANTITY": "the quantity is not positive, or not a multiple of the lot",
     "G_PRICE": "the price is not positive, or given for a market order",
-    "G_TICK": "the limit price is not on the market's tick",
+    "G_TICK": "the limit price is not on a tick of the instrument",
     "G_DAY_LIMIT": "the limit price lies outside the day's price limits",
     "G_BAND": "the limit price lies too far from the market",
     "G_MAX_QUANTITY": "the quantity is above the largest of one order",
@@ -47,9 +40,12 @@ REASONS: dict[str, str] = {
     "G_DAILY_LOSS": "the daily loss limit is reached (GR020)",
     "G_DAILY_ORDERS": "the daily number of orders is used up (GR062)",
     "G_ORDER_RATE": "the number of orders per minute is used up",
+    "G_CAPITAL": "the strategy would hold more than its capital",
+    "G_STRATEGY_LIMIT": "a limit of the strategy itself is reached",
     "G_NO_PRICE": "no price is known",
     "G_STALE_PRICE": "the price is too old to act on",
     "G_EXPIRED": "the signal is too old to act on",
+    "G_REPEATED": "the signal was acted on before",
     "G_KILL_SWITCH": "the kill switch is on for the account",
     "G_STRATEGY_OFF": "the strategy is switched off",
     "G_MARKET_SUSPENDED": "the symbol is suspended until an unknown outcome is resolved",
@@ -63,11 +59,25 @@ REASONS: dict[str, str] = {
     "G_BROKEN": "a rule failed; what cannot be checked is refused",
 }
 
+# Guardrail that a refusal raises.
+GUARDRAILS: dict[str, str] = {
+    "G_EXPOSURE": "GR001",
+    "G_SYMBOL_EXPOSURE": "GR010",
+    "G_DAILY_LOSS": "GR020",
+    "G_SHORT": "GR040",
+    "G_CASH": "GR061",
+    "G_DAILY_ORDERS": "GR062",
+}
+
 
 class RuleInput(msgspec.Struct, frozen=True):
     proposal: OrderProposal
     snapshot: RiskSnapshot
     limits: RiskLimits
+
+    @property
+    def instrument(self) -> Instrument:
+        return self.snapshot.instrument
 
     @property
     def is_exit(self) -> bool:
@@ -93,19 +103,25 @@ Rule = Callable[[RuleInput], Iterator[tuple[str, str]]]
 
 def _well_formed(given: RuleInput) -> Iterator[tuple[str, str]]:
     quantity, price = given.proposal.quantity, given.proposal.price
-    market = market_for_symbol(given.proposal.symbol)
     if not quantity.is_finite() or quantity <= 0:
         yield "G_QUANTITY", f"quantity {quantity}"
-    elif market is Market.KRX and quantity != quantity.to_integral_value():
-        yield "G_QUANTITY", f"quantity {quantity} of a stock"
+    elif quantity % given.instrument.lot and not _closes(given):
+        yield "G_QUANTITY", f"quantity {quantity}, the lot is {given.instrument.lot:f}"
     if (given.proposal.type is OrderType.LIMIT) != (price is not None):
         yield "G_PRICE", f"{given.proposal.type} with price {price}"
     if price is None:
         return
     if not price.is_finite() or price <= 0:
         yield "G_PRICE", f"price {price}"
-    elif not is_on_tick(market, price):
+    elif not given.instrument.ticks.has(price):
         yield "G_TICK", f"price {price} is between two ticks"
+
+
+def _tradable(given: RuleInput) -> Iterator[tuple[str, str]]:
+    """Check that the instrument may be bought; what is held can always be sold."""
+    block = given.instrument.entry_block
+    if block and not given.is_exit and not _reduces(given):
+        yield "G_INSTRUMENT", f"{given.proposal.symbol}: {block}"
 
 
 def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
@@ -147,8 +163,9 @@ def _prices(given: RuleInput) -> Iterator[tuple[str, str]]:
     price, market = given.proposal.price, given.snapshot.market
     if price is None or market is None:
         return
-    if market.base is not None:
-        low, high = daily_price_limits(market.base)
+    limits = given.instrument.daily_limits(market.base) if market.base is not None else None
+    if limits is not None:
+        low, high = limits
         if not low <= price <= high:
             yield "G_DAY_LIMIT", f"price {price}, today {low} to {high}"
     band = market.last * given.limits.price_band
@@ -158,7 +175,7 @@ def _prices(given: RuleInput) -> Iterator[tuple[str, str]]:
 
 def _size(given: RuleInput) -> Iterator[tuple[str, str]]:
     quantity, value, limits = given.proposal.quantity, given.value, given.limits
-    minimum = min_order_value(market_for_symbol(given.proposal.symbol))
+    minimum = given.instrument.min_order_value
     if given.is_exit:
         if value is not None and value < minimum:
             yield "G_DUST", f"{value:.0f} won, {minimum} at least"
@@ -184,11 +201,12 @@ def _holding(given: RuleInput) -> Iterator[tuple[str, str]]:
         pending = exposure.pending_sell if held > 0 else exposure.pending_buy
         reduces = held > 0 if proposal.side is Side.SELL else held < 0
         if not reduces or quantity > abs(held) - pending:
-            yield "G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {held}, {pending} pending"
+            size, left = f"{held.normalize():f}", f"{pending.normalize():f}"
+            yield "G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {size}, {left} pending"
     elif proposal.side is Side.SELL and not given.limits.short_selling:
         free = held - exposure.pending_sell
         if quantity > free:
-            yield "G_SHORT", f"{quantity} of {free} that are free"
+            yield "G_SHORT", f"{quantity} of {free.normalize():f} that are free"
 
 
 def _exposure(given: RuleInput) -> Iterator[tuple[str, str]]:
@@ -201,9 +219,8 @@ def _exposure(given: RuleInput) -> Iterator[tuple[str, str]]:
     one = exposure.equity * limits.max_symbol_exposure
     if exposure.symbol_value + value > one:
         yield "G_SYMBOL_EXPOSURE", f"{exposure.symbol_value + value:.0f} won, {one:.0f} allowed"
-    is_open = exposure.symbol_value > 0 and exposure.symbol_value >= min_order_value(
-        market_for_symbol(given.proposal.symbol)
-    )
+    minimum = given.instrument.min_order_value
+    is_open = exposure.symbol_value > 0 and exposure.symbol_value >= minimum
     if not is_open and exposure.open_symbols >= limits.max_open_symbols:
         yield "G_OPEN_SYMBOLS", f"{exposure.open_symbols} held, {limits.max_open_symbols} allowed"
     if given.proposal.side is Side.BUY and value > exposure.cash:
@@ -223,6 +240,33 @@ def _day(given: RuleInput) -> Iterator[tuple[str, str]]:
         yield "G_ORDER_RATE", f"{exposure.orders_last_minute} in the last minute"
 
 
+def _strategy(given: RuleInput) -> Iterator[tuple[str, str]]:
+    """Check the capital and the limits that the strategy has beside those of the account."""
+    limits, value = given.limits.strategies.get(given.proposal.strategy_key), given.value
+    if limits is None or given.is_exit or value is None or _reduces(given):
+        return
+    exposure, name = given.snapshot.exposure, given.proposal.strategy_key
+    total, here = exposure.strategy_value + value, exposure.strategy_symbol_value + value
+    if limits.capital is not None and total > limits.capital:
+        yield "G_CAPITAL", f"{total:.0f} won, {limits.capital} of {name}"
+    one = limits.capital_per_symbol
+    if one is not None and here > one:
+        yield "G_STRATEGY_LIMIT", f"{here:.0f} won in one symbol, {one:.0f} allowed"
+    if limits.max_order_value is not None and value > limits.max_order_value:
+        yield "G_STRATEGY_LIMIT", f"{value:.0f} won, {limits.max_order_value} allowed"
+    held, orders = exposure.strategy_symbols, exposure.strategy_orders_today
+    is_new = exposure.strategy_symbol_value <= 0
+    if is_new and limits.max_open_symbols is not None and held >= limits.max_open_symbols:
+        yield "G_STRATEGY_LIMIT", f"{held} held, {limits.max_open_symbols} allowed"
+    if limits.orders_per_day is not None and orders >= limits.orders_per_day:
+        yield "G_STRATEGY_LIMIT", f"{orders} orders today"
+
+
+def _closes(given: RuleInput) -> bool:
+    """Return whether all that is held is sold: odd lots must be sellable."""
+    return _reduces(given) and given.proposal.quantity == abs(given.snapshot.exposure.position)
+
+
 def _reduces(given: RuleInput) -> bool:
     held = given.snapshot.exposure.position
     return held * given.proposal.side.sign < 0 and given.proposal.quantity <= abs(held)
@@ -230,6 +274,7 @@ def _reduces(given: RuleInput) -> bool:
 
 RULES: tuple[Rule, ...] = (
     _well_formed,
+    _tradable,
     _switches,
     _fresh,
     _prices,
@@ -237,6 +282,7 @@ RULES: tuple[Rule, ...] = (
     _holding,
     _exposure,
     _day,
+    _strategy,
 )
 
 
@@ -251,7 +297,7 @@ class PreTradeGate:
         reasons = tuple(self._reasons(RuleInput(proposal, snapshot, self.limits)))
         if reasons:
             return Refusal(reasons)
-        return approve(proposal, snapshot.now)
+        return approve(proposal, snapshot.now, snapshot.facts)
 
     def _reasons(self, given: RuleInput) -> Iterator[Reason]:
         for rule in self._rules:

@@ -15,7 +15,7 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError, RefusedError, check_name
+from qts.domain import MANUAL, AccountKey, Clock, OperationError, RefusedError, check_name
 from qts.risk.fail_safe import NEVER, SELECT_STATE, FailSafeStatus, SafetyState
 
 log = telemetry.logger("risk")
@@ -149,8 +149,11 @@ class SafetyMonitor:
         return self._safety if self.is_current else _UNKNOWN
 
     def enabled(self, strategy: str | None = None) -> bool:
-        """Return whether the account or the strategy may trade; unset means no."""
-        switch = self._switches.get(ACCOUNT if strategy is None else strategy)
+        """Return whether the account or the strategy may trade; unset means no.
+
+        Orders of the operator have no switch but the account's.
+        """
+        switch = self._switches.get(ACCOUNT if strategy in (None, MANUAL) else str(strategy))
         return self.is_current and switch is not None and switch.enabled
 
     async def refresh(self) -> None:

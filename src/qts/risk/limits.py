@@ -9,6 +9,23 @@ import msgspec
 from msgspec import Meta
 
 
+class StrategyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one strategy may hold and order, beside the limits of its account; None: no limit."""
+
+    capital: Decimal | None = None
+    max_order_value: Decimal | None = None
+    max_symbol_exposure: Decimal | None = None  # of its capital
+    max_open_symbols: int | None = None
+    orders_per_day: int | None = None
+
+    @property
+    def capital_per_symbol(self) -> Decimal | None:
+        """The most that may be in one symbol; None: no limit beside the capital."""
+        if self.capital is None or self.max_symbol_exposure is None:
+            return None
+        return self.capital * self.max_symbol_exposure
+
+
 class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of RiskLimitsConfig in exact numbers."""
 
@@ -25,6 +42,7 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     price_band: Decimal
     max_price_age_ms: float
     short_selling: bool
+    strategies: dict[str, StrategyLimits] = {}  # by their names
 
 
 class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +113,32 @@ class RiskLimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return msgspec.convert(
             msgspec.to_builtins(self, str_keys=True), RiskLimits, dec_hook=_exact
         )
+
+
+class StrategyLimitsConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Limits of one strategy, as in risk.limits; those of the account hold beside them."""
+
+    max_order_value: (
+        Annotated[int, Meta(ge=1, le=10**15, description="largest value of one order, in won")]
+        | None
+    ) = None
+    max_symbol_exposure: (
+        Annotated[float, Meta(gt=0, le=1, description="fraction of its capital in one symbol")]
+        | None
+    ) = None
+    max_open_symbols: (
+        Annotated[int, Meta(ge=1, le=10_000, description="symbols it holds at once")] | None
+    ) = None
+    orders_per_day: (
+        Annotated[int, Meta(ge=1, le=1_000_000, description="its orders of a day")] | None
+    ) = None
+
+    def exact(self, capital: int | None) -> StrategyLimits:
+        """Return the limits as decimals, with the capital."""
+        found = {**msgspec.structs.asdict(self), "capital": capital}
+        return msgspec.convert(found, StrategyLimits, dec_hook=_exact)
 
 
 def _exact(kind: type, value: object) -> object:

@@ -12,18 +12,19 @@ restored after a restart. An exit is published once; the next `set_positions` sh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from qts import telemetry
 from qts._native import Stops
-from qts.domain import Clock, IntentType, Side
+from qts.domain import Clock, ExitLevels, IntentType, Side
 from qts.events import EventType, Payload, Priority
 from qts.events import payloads as p
-from qts.risk.config import StopsConfig
+from qts.risk.config import PositionStops, StopsConfig
+from qts.risk.position_notices import PositionNotices
 from qts.risk.stop_state import StopState
 
 log = telemetry.logger("risk")
@@ -39,6 +40,7 @@ REASONS = {
     "TIME": IntentType.EXIT_TIME,
     "TRAIL": IntentType.EXIT_TRAIL,
     "VOLATILITY": IntentType.EXIT_VOLATILITY,
+    "TARGET": IntentType.EXIT_TP,
 }
 
 
@@ -65,19 +67,24 @@ class PositionShadow(msgspec.Struct, frozen=True, kw_only=True):
     quantity: float  # signed
     average: float  # gains and losses count from it
     lot: float = 1.0
-    stop: float = 0.0
+    exits: ExitLevels | None = None  # of this position, beside the stops that hold for all
     kind: Kind = "SCALP"
+    stops: PositionStops | None = None  # of its strategy; None: those of all
     entered_at: datetime | None = None  # None: now
     restored: StopState | None = None  # what a position that is new here begins with
     identity: object = None  # another one: another position, whose stops start afresh
+
+
+def ageless(_symbol: str) -> None:
+    """Stand for the price age where every price is of now: in a backtest."""
 
 
 class MicroRiskLoop:
     """Publishes exits with `publish(type, payload)` and raises codes with `trip(code, text)`.
 
     Methods return at once; `run` blocks its thread. `price_age_s` returns the age of a symbol's
-    price, None outside the session; without it no price counts as old. With `is_past`, in a
-    backtest, exits are neither logged nor counted.
+    price, None where it cannot be old, as outside the session. With `is_past`, in a
+    backtest, exits are neither logged nor counted. `source` is that of the exits' events.
     """
 
     def __init__(
@@ -86,9 +93,10 @@ class MicroRiskLoop:
         publish: Callable[[str, Payload], object],
         trip: Callable[[str, str], object],
         clock: Clock,
+        price_age_s: Callable[[str], float | None],
         *,
         is_past: bool = False,
-        price_age_s: Callable[[str], float | None] | None = None,
+        source: str = "risk",
     ) -> None:
         self._config = config
         self._is_past = is_past
@@ -98,10 +106,12 @@ class MicroRiskLoop:
         self._clock = clock
         self._equity = 0.0
         self._symbols: dict[str, object] = {}  # identity of each position
+        self._limits_s: dict[str, float] = {}  # how long each may be held
+        self._notices = PositionNotices(config, trip, clock)
         self.parked: set[str] = set()  # positions whose exit the venue does not take
         self._silent: set[str] = set()
         self._synced_ns = clock.monotonic_ns()
-        self._late = self._killed = False
+        self._late = self._killed = self._escaping = False
         self._volatility: tuple[float, float] = (0.0, 0.0)
         self.stops = Stops(
             self._fire,
@@ -119,6 +129,7 @@ class MicroRiskLoop:
             ("TRAILING_STOP_HIT", p.TrailingStopHit),
             dict(REASONS),
             (Side.SELL, Side.BUY),
+            source,
         )
 
     def set_positions(self, positions: Iterable[PositionShadow], equity: float) -> None:
@@ -131,25 +142,31 @@ class MicroRiskLoop:
             "SWING": limits.swing_s,
             "PORTFOLIO": limits.portfolio_s,
         }
-        before, current = self._symbols, dict[str, object]()
-        for each in positions:
+        before, current, held = self._symbols, dict[str, object](), list(positions)
+        hold_s = {each.symbol: _hold_s(each, by_kind[each.kind]) for each in held}
+        for each in held:
             if before.get(each.symbol, each.identity) != each.identity:
                 self._drop(each.symbol)
             current[each.symbol] = each.identity
             age_s = (now - each.entered_at).total_seconds() if each.entered_at else 0.0
+            stop, target, trail = _floats(each.exits)
             self.stops.set_position(
                 each.symbol,
                 each.quantity,
                 each.average,
                 each.lot,
-                each.stop,
-                by_kind[each.kind],
+                stop,
+                hold_s[each.symbol],
                 now_ns - round(max(age_s, 0.0) * 1e9),
                 each.restored,
+                target,
+                trail,
+                each.stops.rules if each.stops is not None else None,
             )
         for gone in before.keys() - current.keys():
             self._drop(gone)
         self._symbols = current
+        self._limits_s = hold_s
         self._silent &= current.keys()
         self._equity = equity
         self._synced_ns, self._late = now_ns, False
@@ -160,10 +177,24 @@ class MicroRiskLoop:
             self.parked.add(symbol)
             self._trip("GR075", text)
 
+    def exited(self, symbol: str, text: str) -> None:
+        """Report an exit of the stops that was filled."""
+        self._trip("FS102", f"{symbol}: {text}")
+
     def rearm(self, symbol: str, reason: str) -> None:
         """Let the stops publish the exit again, after one that did not fill."""
         self._trip("GR074", f"{symbol}: {reason}")
         self.stops.rearm(symbol)
+
+    def stop_price(self, symbol: str) -> float | None:
+        """Return the price at which all of a position is sold; None where no stop watches it."""
+        row = self.stops.position(symbol)
+        if row is None or symbol in self.parked:
+            return None
+        sign = 1 if row["quantity"] > 0 else -1
+        full = row["average"] * (1 - sign * row["mae_full"])
+        prices = [price for price in (full, row["stop"], row["trailing"]) if price]
+        return float(max(prices) if sign > 0 else min(prices))
 
     def volatility(self, vix: float, realised: float) -> None:
         """Act when volatility rises above a threshold: warn, sell half, sell all."""
@@ -190,7 +221,11 @@ class MicroRiskLoop:
         for hit in self.stops.take_published():
             self._report(hit)
         self._fire_all(self.stops.on_time(now_ns))
-        self._check_account()
+        rows = {name: row for name in list(self._symbols) if (row := self.stops.position(name))}
+        self._check_account(rows)
+        if not self._is_past:
+            self._notices.check(rows, self._limits_s, self._equity)
+            self._check_escape(rows)
         if not self._late and now_ns - self._synced_ns > self._config.sync_late_s * 1e9:
             self._late = True
             self._trip("FS101", f"{(now_ns - self._synced_ns) / 1e9:.1f} s old")
@@ -209,8 +244,6 @@ class MicroRiskLoop:
         self.stops.set_position(symbol, 0, 0, 1, 0, 0, 0)
 
     def _check_price_ages(self) -> None:
-        if self._price_age_s is None:
-            return
         for symbol in self._symbols:
             age_s = self._price_age_s(symbol)
             if age_s is None or age_s <= self._config.stale_after_s:
@@ -219,19 +252,24 @@ class MicroRiskLoop:
                 self._silent.add(symbol)
                 self._trip("FS105", f"{symbol}: the price is {age_s:.1f} s old")
 
-    def _check_account(self) -> None:
+    def _check_account(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Sell everything when the open losses reach their share of the equity."""
         if self._equity <= 0 or self._killed:
             return
-        loss = 0.0
-        for symbol in self._symbols:
-            if held := self.stops.position(symbol):
-                loss += min(0.0, (held["last"] - held["average"]) * held["quantity"])
+        loss = sum(
+            min(0.0, (held["last"] - held["average"]) * held["quantity"]) for held in rows.values()
+        )
         if -loss >= self._config.mae_account * self._equity:
             self._kill(f"open losses are {-loss:.0f} of {self._equity:.0f} won")
 
+    def _check_escape(self, rows: Mapping[str, object]) -> None:
+        """Raise FS092 once everything is sold after a kill."""
+        if self._escaping and rows.keys() <= self.parked:
+            self._escaping = False
+            self._trip("FS092", "every position that can be sold is sold")
+
     def _kill(self, reason: str) -> None:
-        self._killed = True
+        self._killed, self._escaping = True, bool(self._symbols)
         self._publish("EMERGENCY_STOP", p.Emergency(reason=reason, code="FS104"))
         self._publish("ETEDA_SUSPEND", p.Emergency(reason=reason, code="FS104"))
         self._fire_all(self.stops.exit_all(1.0))
@@ -239,7 +277,7 @@ class MicroRiskLoop:
 
     def reset(self) -> None:
         """Watch the account again, after the operator released the lockdown."""
-        self._killed = False
+        self._killed = self._escaping = False
 
     def _fire_all(self, hits: Iterable[StopHit]) -> None:
         for hit in hits:
@@ -273,3 +311,16 @@ class MicroRiskLoop:
             return
         _EXITS.labels(reason).inc()
         log.warning("stop hit", symbol=symbol, action=action, reason=reason, price=price)
+
+
+def _hold_s(position: PositionShadow, by_kind_s: float) -> float:
+    """Return how long a position may be held; 0: without end."""
+    own = position.stops.max_hold_s if position.stops is not None else None
+    return by_kind_s if own is None else own
+
+
+def _floats(exits: ExitLevels | None) -> tuple[float, float, float]:
+    """Return stop, target and trail; 0: none."""
+    if exits is None:
+        return 0.0, 0.0, 0.0
+    return float(exits.stop or 0), float(exits.target or 0), float(exits.trail or 0)

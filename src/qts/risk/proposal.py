@@ -9,7 +9,15 @@ from uuid import UUID
 
 import msgspec
 
-from qts.domain import IntentType, OrderType, Side, TimeInForce
+from qts.domain import (
+    ExitLevels,
+    Instrument,
+    IntentType,
+    OrderType,
+    Side,
+    TimeInForce,
+    unknown_instrument,
+)
 
 _FROM_THE_GATE = object()
 _MIN_QUANTITY = Decimal("0.00000001")
@@ -30,6 +38,7 @@ class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime  # an expired proposal is refused
     reason: str = ""
     time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
+    exits: ExitLevels | None = None  # of the position that it enters
 
 
 class QuoteSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +55,6 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """Positions, and pending orders as if they were filled."""
 
     position: Decimal  # of the symbol, signed
-    average_price: Decimal
     pending_buy: Decimal  # of the symbol: sent and not yet filled, UNKNOWN included
     pending_sell: Decimal
     symbol_value: Decimal  # position and pending buys of the symbol, in money
@@ -57,8 +65,26 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     daily_pnl: Decimal
     orders_today: int
     orders_last_minute: int
-    unknown_attempts: int  # in the whole account
     symbol_unknown: int
+    # Of the strategy that proposes: the symbols that it holds or buys, in money and as a count.
+    strategy_value: Decimal = Decimal(0)
+    strategy_symbols: int = 0
+    strategy_symbol_value: Decimal = Decimal(0)  # of the proposed symbol
+    strategy_orders_today: int = 0
+
+
+class AccountFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the ledger that an order is approved on; its own statement compares them again."""
+
+    position: Decimal  # of the symbol, signed
+    pending_buy: Decimal  # of the symbol
+    pending_sell: Decimal
+    held: Decimal  # sum of all positions: it shows a change, it is no amount
+    pending: Decimal  # sum of what all pending orders may still fill
+    pending_orders: int
+    day: datetime  # start of the trading day
+    orders_today: int
+    age_ms: float  # since they were read
 
 
 class Switches(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +102,12 @@ class Switches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RiskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    instrument: Instrument = unknown_instrument("")  # what is not known may not be entered
     market: QuoteSnapshot | None
     exposure: Exposure
     switches: Switches
     now: datetime
+    facts: AccountFacts | None = None  # None: nothing to compare, as in a backtest
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -98,13 +126,20 @@ class Refusal(msgspec.Struct, frozen=True):
 class ApprovedOrder:
     """A proposal that passed the gate; only the gate creates one, and only it can be submitted."""
 
-    __slots__ = ("at", "proposal")
+    __slots__ = ("at", "facts", "proposal")
 
-    def __init__(self, proposal: OrderProposal, at: datetime, seal: object = None) -> None:
+    def __init__(
+        self,
+        proposal: OrderProposal,
+        at: datetime,
+        seal: object = None,
+        facts: AccountFacts | None = None,
+    ) -> None:
         if seal is not _FROM_THE_GATE:
             raise TypeError("only the gate approves; use PreTradeGate.check")
         self.proposal: Final = proposal
         self.at: Final = at
+        self.facts: Final = facts  # that it was approved on
 
     def __setattr__(self, name: str, value: object) -> None:
         if hasattr(self, name):
@@ -112,9 +147,11 @@ class ApprovedOrder:
         super().__setattr__(name, value)
 
 
-def approve(proposal: OrderProposal, at: datetime) -> ApprovedOrder:
+def approve(
+    proposal: OrderProposal, at: datetime, facts: AccountFacts | None = None
+) -> ApprovedOrder:
     """Approve a proposal; for the gate alone."""
-    return ApprovedOrder(proposal, at, _FROM_THE_GATE)
+    return ApprovedOrder(proposal, at, _FROM_THE_GATE, facts)
 
 
 def exit_quantity(requested: float, held: Decimal) -> Decimal:
