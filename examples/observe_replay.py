@@ -11,7 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from qts.domain import SystemClock
-from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder, Surge, read_records, replay
+from qts.feed import (
+    FeedCallbacks,
+    FeedConfig,
+    Observer,
+    QuoteIngest,
+    Recorder,
+    Surge,
+    read_records,
+    replay,
+)
 from qts.venues import Quote
 
 OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
@@ -29,7 +38,9 @@ def record_a_minute(folder: Path) -> None:
 
 async def replay_folder(folder: Path) -> tuple[int, list[Surge]]:
     surges: list[Surge] = []
-    ingest = QuoteIngest(FeedConfig(), Observer([]), "replay", on_surge=surges.append)
+    ingest = QuoteIngest(
+        FeedConfig(), Observer([]), "replay", FeedCallbacks(on_surge=surges.append)
+    )
     return await replay(read_records(folder), ingest, SystemClock()), surges
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Protocol
@@ -14,28 +14,42 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import AttemptState, OrderState, Side
-from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SubmitResult
+from qts.domain import Side
+from qts.orders import SubmitResult
 from qts.pipeline.cycle import Cycle, Execution
 from qts.pipeline.decision_journal import Entry, GateEntry
-from qts.risk import ApprovedOrder, Exposure, OrderProposal, PreTradeGate, Refusal, RiskSnapshot
+from qts.risk import (
+    REASONS,
+    ApprovedOrder,
+    Exposure,
+    OrderProposal,
+    PreTradeGate,
+    Reason,
+    Refusal,
+    RiskSnapshot,
+)
 
 log = telemetry.logger("pipeline")
 _REFUSED = telemetry.counter("qts_gate_refusals_total", "reasons the gate gave", ("code",))
 
 FILL_TIMEOUT_S = 5.0
+MAX_CHECKS = 3  # of a proposal whose facts change meanwhile
+MAX_FACTS_AGE_MS = 500.0  # a refusal on older ones is checked again
 _MAX_TRACKED = 2_000
-_ENDED = {
-    AttemptState.REJECTED: "REJECTED",
-    AttemptState.ABSENT: "REJECTED",
-    AttemptState.SUSPENDED: "STOPPED",
-}
 
 
 class OrderSink(Protocol):
     """What takes approved orders: the order manager, or a backtest's."""
 
     async def submit(self, approved: ApprovedOrder) -> SubmitResult: ...
+
+
+class SnapshotReader(Protocol):
+    """What reads the snapshot that a proposal is checked against."""
+
+    async def __call__(self, proposal: OrderProposal, *, fresh: bool) -> RiskSnapshot:
+        """Return a snapshot; with `fresh`, of facts that are read now."""
+        ...
 
 
 class _IntentState:
@@ -49,35 +63,33 @@ class _IntentState:
 
 
 class IntentTracker:
-    """Progress of the latest intents, from order updates; for one event loop."""
+    """Progress of the latest intents, from the events of lane P0; for one event loop."""
 
     def __init__(self) -> None:
         self._intents: OrderedDict[UUID, _IntentState] = OrderedDict()
-        self._intent_of: OrderedDict[UUID, UUID] = OrderedDict()
 
-    def submitted(self, submitted: SubmitResult) -> None:
-        if submitted.attempt_id:
-            self._belongs(submitted.attempt_id, submitted.intent_id)
+    def filled(self, intent_id: UUID, quantity: Decimal) -> None:
+        """Add a fill of the intent, which may come before its submission returns."""
+        state = self._state(intent_id)
+        state.filled += quantity
+        state.changed.set()
 
-    def note(self, change: OrderUpdate) -> None:
-        """Apply an order update; called after its commit."""
-        match change:
-            case AttemptChanged():
-                self._belongs(change.attempt_id, change.intent_id)
-                if change.state in _ENDED:
-                    state = self._state(change.attempt_id)
-                    state.ended, state.reason = _ENDED[change.state], change.code or change.reason
-                    state.changed.set()
-            case FillApplied(attempt_id=UUID() as attempt):
-                state = self._state(attempt)
-                state.filled += change.fill.quantity
-                state.changed.set()
-            case OrderChanged(attempt_id=UUID() as attempt, state=OrderState.CANCELLED):
-                state = self._state(attempt)
-                state.ended, state.reason = "CANCELLED", "the rest was cancelled"
-                state.changed.set()
-            case _:
-                return
+    def ended(self, intent_id: UUID, outcome: str, reason: str, filled: Decimal) -> None:
+        """Record that nothing more will be filled, and what was."""
+        state = self._state(intent_id)
+        state.ended, state.reason = outcome, reason
+        state.filled = max(state.filled, filled)
+        state.changed.set()
+
+    async def wait_ended(self, intent_id: UUID, seconds: float) -> Decimal | None:
+        """Wait until the order has ended; return what was filled, None if it may still be open."""
+        state = self._state(intent_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not state.ended:
+                    state.changed.clear()
+                    await state.changed.wait()
+        return state.filled if state.ended else None
 
     async def wait(
         self, submitted: SubmitResult, quantity: Decimal, seconds: float
@@ -85,7 +97,7 @@ class IntentTracker:
         """Wait until the intent is filled or ended, at most `seconds`."""
         if submitted.attempt_id is None:
             return _IntentState(ended="STOPPED", reason=submitted.stopped)
-        state = self._state(submitted.attempt_id)
+        state = self._state(submitted.intent_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not state.ended and state.filled < quantity:
@@ -93,23 +105,8 @@ class IntentTracker:
                     await state.changed.wait()
         return state
 
-    def _belongs(self, attempt_id: UUID, intent_id: UUID) -> None:
-        """Link an attempt to its intent; a fill may have arrived before."""
-        early = self._intents.pop(attempt_id, None)
-        self._intent_of[attempt_id] = intent_id
-        if early is not None:
-            state = self._state(attempt_id)
-            state.filled += early.filled
-            state.ended, state.reason = early.ended or state.ended, early.reason or state.reason
-            state.changed.set()
-        while len(self._intent_of) > _MAX_TRACKED:
-            self._intent_of.popitem(last=False)
-
-    def _state(self, attempt_id: UUID) -> _IntentState:
-        """Return the state of the attempt's intent; kept by attempt until that is known."""
-        state = self._intents.setdefault(
-            self._intent_of.get(attempt_id, attempt_id), _IntentState()
-        )
+    def _state(self, intent_id: UUID) -> _IntentState:
+        state = self._intents.setdefault(intent_id, _IntentState())
         while len(self._intents) > _MAX_TRACKED:
             self._intents.popitem(last=False)
         return state
@@ -118,17 +115,18 @@ class IntentTracker:
 class OrderSubmitter:
     """Checks proposals at the gate and submits what is approved; `record` journals each check.
 
-    One at a time from snapshot to submit: two orders that each fit may not fit together. Entries
-    share the limits of the account and wait for each other. Orders of one side of a symbol share
-    the position that they reduce and wait for each other as well, so nothing is sold twice. An
-    exit waits for those alone, not for an entry.
+    An order is decided on facts in memory; the statement that stores it compares them with the
+    ledger. One at a time from snapshot to submit: two orders that each fit may not fit together.
+    Entries share the limits of the account and wait for each other. Orders of one side of a symbol
+    share the position that they reduce and wait for each other as well, so nothing is sold twice.
+    An exit waits for those alone, not for an entry.
     """
 
     def __init__(
         self,
         gate: PreTradeGate,
         orders: OrderSink,
-        read_snapshot: Callable[[OrderProposal], Awaitable[RiskSnapshot]],
+        read_snapshot: SnapshotReader,
         tracker: IntentTracker,
         on_submitted: Callable[[OrderProposal, SubmitResult], None],
         record: Callable[[Entry], None] | None,
@@ -142,6 +140,7 @@ class OrderSubmitter:
         self._entries = asyncio.Lock()
         self._sides: WeakValueDictionary[tuple[str, Side], asyncio.Lock] = WeakValueDictionary()
         self.refusals: Counter[str] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()  # by strategy and code
 
     async def submit(
         self,
@@ -155,30 +154,57 @@ class OrderSubmitter:
         `leave` is the position that must remain: the quantity is reduced by what is already on its
         way out.
         """
-        async with self._turn(proposal):
-            snapshot = await self._read_snapshot(proposal)
-            if leave is not None:
-                left = _beyond(leave, snapshot.exposure)
-                if left <= 0:
-                    return Execution(proposal, "PENDING", reason="all of it is on its way out")
-                proposal = replace(proposal, quantity=min(proposal.quantity, left))
-            checked = self._gate.check(proposal, snapshot)
-            codes = (
-                tuple(reason.code for reason in checked.reasons)
-                if isinstance(checked, Refusal)
-                else ()
-            )
-            if self._record is not None:
-                self._record(GateEntry(proposal, snapshot, codes))
-            if isinstance(checked, Refusal):
-                return self._refused(proposal, codes)
-            submitted = await self._orders.submit(checked)
-            if not submitted.is_new:
-                return Execution(proposal, "REJECTED", reason="this signal was acted on before")
-            self._tracker.submitted(submitted)
-            self._on_submitted(proposal, submitted)
-        state = await self._tracker.wait(submitted, proposal.quantity, timeout_s)
+        with _gate_span(proposal) as gate:
+            async with self._turn(proposal):
+                submitted = await self._decide(proposal, leave)
+                if isinstance(submitted, Execution):
+                    gate.set(outcome=submitted.outcome, reason=submitted.reason)
+                    return submitted
+                proposal, result = submitted
+                if not result.is_new:
+                    gate.set(outcome="REJECTED", reason="G_REPEATED")
+                    return self._refused(proposal, (Reason("G_REPEATED", REASONS["G_REPEATED"]),))
+                self._on_submitted(proposal, result)
+        state = await self._tracker.wait(result, proposal.quantity, timeout_s)
         return _execution(proposal, state)
+
+    async def refusals_of(self, proposal: OrderProposal) -> tuple[Reason, ...]:
+        """Return why the gate would refuse a proposal now; nothing is submitted."""
+        checked = self._gate.check(proposal, await self._read_snapshot(proposal, fresh=True))
+        return checked.reasons if isinstance(checked, Refusal) else ()
+
+    async def _decide(
+        self, proposed: OrderProposal, leave: Decimal | None
+    ) -> Execution | tuple[OrderProposal, SubmitResult]:
+        """Check and submit; once more on fresh facts where those in memory are old or changed.
+
+        The last check submits without facts to compare: a worker sends such an order.
+        """
+        fresh = False
+        for left in reversed(range(MAX_CHECKS)):
+            snapshot = await self._read_snapshot(proposed, fresh=fresh)
+            may_read_again = left and not fresh and _is_old(snapshot)
+            proposal = _beyond(leave, proposed, snapshot.exposure)
+            if proposal is None:
+                if not may_read_again:
+                    return Execution(proposed, "PENDING", reason="all of it is on its way out")
+            else:
+                checked = self._check(proposal, snapshot if left else replace(snapshot, facts=None))
+                if isinstance(checked, ApprovedOrder):
+                    submitted = await self._orders.submit(checked)
+                    if not submitted.is_outdated:
+                        return proposal, submitted
+                elif not may_read_again:
+                    return self._refused(proposal, checked.reasons)
+            fresh = True
+        raise AssertionError("an order without facts is not outdated")
+
+    def _check(self, proposal: OrderProposal, snapshot: RiskSnapshot) -> ApprovedOrder | Refusal:
+        checked = self._gate.check(proposal, snapshot)
+        if self._record is not None:
+            codes = _codes(checked) if isinstance(checked, Refusal) else ()
+            self._record(GateEntry(proposal, snapshot, codes))
+        return checked
 
     @asynccontextmanager
     async def _turn(self, proposal: OrderProposal) -> AsyncIterator[None]:
@@ -190,18 +216,45 @@ class OrderSubmitter:
             await locks.enter_async_context(side)
             yield
 
-    def _refused(self, proposal: OrderProposal, codes: tuple[str, ...]) -> Execution:
+    def _refused(self, proposal: OrderProposal, reasons: tuple[Reason, ...]) -> Execution:
+        codes = tuple(reason.code for reason in reasons)
         for code in codes:
             _REFUSED.labels(code).inc()
             self.refusals[code] += 1
+            self.refused[proposal.strategy_key, code] += 1
         log.debug("proposal refused", symbol=proposal.symbol, side=proposal.side, codes=codes)
-        return Execution(proposal, "REJECTED", reason=" ".join(codes))
+        return Execution(proposal, "REJECTED", reason=" ".join(codes), refusals=reasons)
 
 
-def _beyond(leave: Decimal, exposure: Exposure) -> Decimal:
-    """Return how much of the position beyond `leave` is not on its way out yet."""
+def _gate_span(proposal: OrderProposal) -> telemetry.Span:
+    """Return the span from a proposal to its stored order, with the wait for its turn."""
+    return telemetry.span(
+        "gate",
+        follows=proposal.signal_id,
+        strategy=proposal.strategy_key,
+        symbol=proposal.symbol,
+        side=proposal.side,
+    )
+
+
+def _codes(refusal: Refusal) -> tuple[str, ...]:
+    return tuple(reason.code for reason in refusal.reasons)
+
+
+def _is_old(snapshot: RiskSnapshot) -> bool:
+    """Return whether another process may have changed what was read."""
+    return snapshot.facts is not None and snapshot.facts.age_ms > MAX_FACTS_AGE_MS
+
+
+def _beyond(
+    leave: Decimal | None, proposal: OrderProposal, exposure: Exposure
+) -> OrderProposal | None:
+    """Return the order for what is beyond `leave` and not on its way out yet; None for nothing."""
+    if leave is None:
+        return proposal
     held = exposure.position
-    return abs(held) - leave - (exposure.pending_sell if held > 0 else exposure.pending_buy)
+    left = abs(held) - leave - (exposure.pending_sell if held > 0 else exposure.pending_buy)
+    return replace(proposal, quantity=min(proposal.quantity, left)) if left > 0 else None
 
 
 def _execution(proposal: OrderProposal, state: _IntentState) -> Execution:
@@ -218,8 +271,25 @@ def _execution(proposal: OrderProposal, state: _IntentState) -> Execution:
     return Execution(proposal, "TIMEOUT", state.filled)
 
 
-async def act(cycle: Cycle, submitter: OrderSubmitter, timeout_s: float = FILL_TIMEOUT_S) -> Cycle:
-    """Submit every proposal of the cycle concurrently; a symbol has at most one."""
-    proposals = [each.proposal for each in cycle.decisions if each.proposal is not None]
-    done = await asyncio.gather(*(submitter.submit(each, timeout_s) for each in proposals))
+async def act(
+    cycle: Cycle,
+    submitter: OrderSubmitter,
+    timeout_s: float = FILL_TIMEOUT_S,
+    order_ended: Callable[[OrderProposal], None] | None = None,
+) -> Cycle:
+    """Submit every proposal of the cycle concurrently; a side of a symbol has at most one.
+
+    `order_ended` is called with each that is no longer waited for.
+    """
+
+    async def submit(proposal: OrderProposal) -> Execution:
+        try:
+            return await submitter.submit(proposal, timeout_s)
+        finally:
+            if order_ended is not None:
+                order_ended(proposal)
+
+    submits = [submit(each.proposal) for each in cycle.decisions if each.proposal is not None]
+    # One alone needs no task, which would start a turn of the loop later.
+    done = [await submits[0]] if len(submits) == 1 else await asyncio.gather(*submits)
     return replace(cycle, executions=tuple(done))

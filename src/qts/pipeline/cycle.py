@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from qts.domain import OperationError
-from qts.risk import OrderProposal
+from qts.risk import OrderProposal, Reason
 from qts.strategies import Signal, View
 
 Outcome = Literal["FILLED", "PARTIAL", "REJECTED", "CANCELLED", "TIMEOUT", "STOPPED", "PENDING"]
@@ -76,6 +76,7 @@ class Execution(msgspec.Struct, frozen=True):
     outcome: Outcome
     filled_qty: Decimal = Decimal(0)
     reason: str = ""
+    refusals: tuple[Reason, ...] = ()  # by the gate
 
 
 class Cycle(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,13 @@
 """Journal of the inputs and results of every decision of a run, in order, for replay.
 
-    portfolio  ticks, fills, owners: numbered changes               ─┐
+    portfolio  ticks; fills, owners and orders: numbered changes    ─┐
     strategy   its inputs (ticks, the portfolio after change n)      ├─▶ one file, frame by frame
-    steps      their inputs and decisions                            │
+    steps      their inputs and decisions; refusals of PreCheck      │
     gate       its risk snapshot and its answer                     ─┘
 
-Changes come from one thread; views are taken on any. `append` never blocks: a separate thread
-encodes and writes. A journal that cannot be written, has its full size or finds too little disk
-space ends; trading continues.
+Ticks come from one thread, the other changes from others; views are taken on any. `append` never
+blocks: a separate thread encodes and writes. A journal that cannot be written, has its full size
+or finds too little disk space ends; trading continues.
 """
 
 from __future__ import annotations
@@ -22,21 +22,30 @@ from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
+from uuid import UUID
 
 import msgspec
 
 from qts import telemetry
-from qts.domain import Position, RefusedError, Tick
+from qts.domain import Instrument, OrderSnapshot, Position, RefusedError
 from qts.machine import DiskGuard
 from qts.pipeline.cycle import Decision
-from qts.pipeline.decide import DecisionPolicy
-from qts.pipeline.process_protocol import Signals
+from qts.pipeline.process_protocol import Instructions
+from qts.pipeline.steps import DecisionPolicy
+from qts.pipeline.strategy_call import BarInput, Moment, StrategyUpdate
+from qts.pipeline.strategy_config import StrategyConfig
 from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
+from qts.strategies import Signal
 
 log = telemetry.logger("pipeline")
 
 SUFFIX = ".journal"
-MAGIC = b"qts journal 1\n"
+MAGIC = b"qts journal 4\n"
+_EARLIER = (
+    b"qts journal 1\n",  # ticks and account changes were numbered together
+    b"qts journal 2\n",  # open orders were not recorded
+    b"qts journal 3\n",  # a class ran once, without a name of its own
+)
 _LENGTH = struct.Struct("<I")
 _MAX_ENTRY_BYTES = 64 * 2**20
 
@@ -45,8 +54,12 @@ class JournalHeader(msgspec.Struct, frozen=True, tag="h", array_like=True):
     """Settings of the run: the first entry."""
 
     began: datetime
-    strategies: dict[str, dict[str, str]]  # module:Class to its parameters as written
+    strategies: tuple[StrategyConfig, ...]
     limits: RiskLimits
+    accounts: int = 1
+    account_keys: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}  # of the backtest of this run
+    sources: dict[str, str] = {}  # by instance, a digest of the file of its class
 
 
 class TickEntry(msgspec.Struct, frozen=True, tag="t", array_like=True):
@@ -56,6 +69,7 @@ class TickEntry(msgspec.Struct, frozen=True, tag="t", array_like=True):
     bid: float
     ask: float
     at: float
+    venue_at: float = 0.0  # journals of earlier versions have none
 
 
 class FillEntry(msgspec.Struct, frozen=True, tag="f", array_like=True):
@@ -65,16 +79,27 @@ class FillEntry(msgspec.Struct, frozen=True, tag="f", array_like=True):
     quantity: Decimal
     average_price: Decimal
     cash: Decimal
+    account: int = 0  # its number in the run
 
 
 class StartEntry(msgspec.Struct, frozen=True, tag="b", array_like=True):
     cash: Decimal
     positions: tuple[Position, ...]
+    account: int = 0
 
 
 class OwnerEntry(msgspec.Struct, frozen=True, tag="o", array_like=True):
     symbol: str
     strategy_key: str
+    account: int = 0
+
+
+class OrderEntry(msgspec.Struct, frozen=True, tag="i", array_like=True):
+    """An order of a strategy after a change; `is_open`: it may still be filled."""
+
+    order: OrderSnapshot
+    is_open: bool
+    account: int = 0
 
 
 class ParamsEntry(msgspec.Struct, frozen=True, tag="p", array_like=True):
@@ -88,15 +113,29 @@ class RestartEntry(msgspec.Struct, frozen=True, tag="n", array_like=True):
     strategy_key: str
 
 
+class StateEntry(msgspec.Struct, frozen=True, tag="s", array_like=True):
+    """The stored state that a strategy, or its new process, continues with."""
+
+    strategy_key: str
+    state: bytes
+
+
 class StrategyCallEntry(msgspec.Struct, frozen=True, tag="c", array_like=True):
-    """Calls of a strategy with one view: on_tick for each tick, then evaluations."""
+    """Calls of a strategy with one view: its updates, its bars and ticks, then evaluations.
+
+    A `moment` is a call of on_start, on_timer or on_stop, and the only one of its entry.
+    """
 
     strategy_key: str
     version: int
     now: datetime
-    ticks: tuple[Tick, ...]
-    on_tick: Signals
-    evaluated: tuple[Signals, ...]
+    ticks: tuple[tuple[Any, ...], ...]  # fields of each Tick, in their order
+    on_tick: Instructions  # and on_bar
+    evaluated: tuple[Instructions, ...]
+    updates: tuple[StrategyUpdate, ...] = ()
+    on_update: Instructions = ()
+    bars: tuple[BarInput, ...] = ()
+    moment: Moment | None = None
 
 
 class ExtractEntry(msgspec.Struct, frozen=True, tag="x", array_like=True):
@@ -105,15 +144,17 @@ class ExtractEntry(msgspec.Struct, frozen=True, tag="x", array_like=True):
     started_at: datetime
     version: int
     now: datetime
+    account: int = 0
 
 
 class DecideEntry(msgspec.Struct, frozen=True, tag="d", array_like=True):
     number: int
     version: int
-    signals: Signals
+    signals: tuple[Signal, ...]
     policy: DecisionPolicy
     decisions: tuple[Decision, ...]
     code: str  # of the step that failed
+    instruments: tuple[Instrument, ...] | None = None  # of the signals; None: not recorded
 
 
 class GateEntry(msgspec.Struct, frozen=True, tag="g", array_like=True):
@@ -122,16 +163,25 @@ class GateEntry(msgspec.Struct, frozen=True, tag="g", array_like=True):
     codes: tuple[str, ...]  # none: approved
 
 
-Change = TickEntry | FillEntry | StartEntry | OwnerEntry
+class PreCheckEntry(msgspec.Struct, frozen=True, tag="r", array_like=True):
+    """Refusal of a proposal by what the cache held."""
+
+    signal_id: UUID
+    codes: tuple[str, ...]
+
+
+Change = TickEntry | FillEntry | StartEntry | OwnerEntry | OrderEntry
 Entry = (
     JournalHeader
     | Change
     | ParamsEntry
     | RestartEntry
+    | StateEntry
     | StrategyCallEntry
     | ExtractEntry
     | DecideEntry
     | GateEntry
+    | PreCheckEntry
 )
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
@@ -209,7 +259,12 @@ def read_journal(path: Path) -> Iterator[Entry]:
     """Yield every entry; a torn last one, of a killed run, is skipped."""
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
+            magic = file.read(len(MAGIC))
+            if magic in _EARLIER:
+                raise RefusedError(
+                    f"{path} was written by an earlier version of QTS; that version can replay it"
+                )
+            if magic != MAGIC:
                 raise RefusedError(f"{path} is not a decision journal")
             while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
                 (length,) = _LENGTH.unpack(head)

@@ -6,38 +6,40 @@ computed and compared entry by entry.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from qts.domain import RefusedError
+from qts.domain import Instruments, RefusedError, Tick
 from qts.pipeline.cycle import Cycle, Decision, StepFailedError
-from qts.pipeline.decide import decide
 from qts.pipeline.decision_journal import (
-    Change,
     DecideEntry,
     Entry,
     ExtractEntry,
     FillEntry,
     GateEntry,
     JournalHeader,
+    OrderEntry,
     OwnerEntry,
     ParamsEntry,
+    PreCheckEntry,
     RestartEntry,
     StartEntry,
+    StateEntry,
     StrategyCallEntry,
     TickEntry,
     encode,
     read_journal,
 )
 from qts.pipeline.evaluate import evaluate
-from qts.pipeline.extract import extract
-from qts.pipeline.journaled_portfolio import ReplayedPortfolio
-from qts.pipeline.strategy_call import call_strategy
-from qts.pipeline.transform import transform
+from qts.pipeline.journaled_portfolio import ReplayedStore
+from qts.pipeline.portfolio import AccountChange
+from qts.pipeline.steps import decide, extract, transform
+from qts.pipeline.strategy_call import MarketCalls, call_strategy, call_with_update
 from qts.risk import PreTradeGate, Refusal
-from qts.strategies import Strategy, load_strategy
+from qts.strategies import NoState, Strategy, encode_state
 
 MAX_DIFFERENCES_SHOWN = 20
 
@@ -65,26 +67,46 @@ class _Run:
         self.report = DecisionReplayReport()
         self._limits = header.limits
         self._gate = PreTradeGate(header.limits)
-        self._changes: list[Change] = []
-        self._portfolio = ReplayedPortfolio(self._changes)
+        self._ticks: list[TickEntry] = []
+        self._changes: list[AccountChange] = []
+        self._accounts = header.accounts
+        self._store = self._new_store()
         self._strategies: dict[str, Strategy[Any]] = {}
-        self._portfolios: dict[str, ReplayedPortfolio] = {}
-        self._cycles: dict[int, Cycle | StepFailedError] = {}
-        for name, params in header.strategies.items():
-            strategy = load_strategy(name).from_params(params)
-            self._strategies[strategy.key] = strategy
-            self._portfolios[strategy.key] = ReplayedPortfolio(self._changes)
+        self._markets: dict[str, MarketCalls] = {}
+        self._stores: dict[str, ReplayedStore] = {}
+        self._cycles: dict[int, tuple[int, Cycle | StepFailedError]] = {}  # with the account
+        for instance in header.strategies:
+            strategy = instance.create()
+            self._set_strategy(strategy)
+            self._stores[strategy.key] = self._new_store()
+
+    def _new_store(self) -> ReplayedStore:
+        return ReplayedStore(self._ticks, self._changes, self._accounts)
+
+    def _set_strategy(self, strategy: Strategy[Any]) -> None:
+        self._strategies[strategy.key] = strategy
+        self._markets[strategy.key] = MarketCalls(strategy)
+
+    @property
+    def states(self) -> dict[str, bytes]:
+        """The states of the strategies that have one, as they are now."""
+        kept = (each for each in self._strategies.values() if each.State is not NoState)
+        return {each.key: encode_state(each.key, each.state) for each in kept}
 
     def entry(self, entry: Entry) -> None:
         match entry:
-            case TickEntry() | FillEntry() | StartEntry() | OwnerEntry():
+            case TickEntry():
+                self._ticks.append(entry)
+            case FillEntry() | StartEntry() | OwnerEntry() | OrderEntry():
                 self._changes.append(entry)
             case ParamsEntry():
                 strategy = self._strategies[entry.strategy_key]
                 strategy.set_params(strategy.parse_params(entry.params))
             case RestartEntry():
                 strategy = self._strategies[entry.strategy_key]
-                self._strategies[entry.strategy_key] = type(strategy)(strategy.params)
+                self._set_strategy(strategy.renewed())
+            case StateEntry():
+                self._strategies[entry.strategy_key].restore_state(entry.state)
             case StrategyCallEntry():
                 self._called(entry)
             case ExtractEntry():
@@ -93,43 +115,67 @@ class _Run:
                 self._decided(entry)
             case GateEntry():
                 self._gated(entry)
+            case PreCheckEntry():
+                pass  # it depends on the cache
             case JournalHeader():
                 raise RefusedError("the journal is damaged: it has two headers")
 
     def _called(self, was: StrategyCallEntry) -> None:
         strategy = self._strategies[was.strategy_key]
-        view = self._portfolios[was.strategy_key].view_at(was.version, was.now)
-        on_tick = [
-            signal
-            for tick in was.ticks
-            for signal in call_strategy(strategy.on_tick, tick, view).signals
-        ]
-        evaluated = [call_strategy(strategy.evaluate, view).signals for _ in was.evaluated]
-        self.report.calls += len(was.ticks) + len(evaluated)
-        self.report.signals += len(on_tick) + sum(map(len, evaluated))
+        market = self._markets[was.strategy_key]
+        view = market.view_of(self._stores[was.strategy_key].view_at(was.version, was.now))
         where = f"{was.strategy_key} at {was.now:%H:%M:%S.%f}"
+        if was.moment is not None:
+            market.add(was.bars)
+            signals = call_strategy(getattr(strategy, was.moment), view).instructions
+            self.report.calls += 1
+            self.report.signals += len(signals)
+            self.report.compare(f"{was.moment} of {where}", was.on_tick, signals)
+            return
+        on_update = [
+            signal
+            for update in was.updates
+            for result in call_with_update(strategy, update, view)
+            for signal in result.instructions
+        ]
+        ticks = [Tick(*fields) for fields in was.ticks]
+        results = [result for _, result in market.run(was.bars, ticks, view) if result]
+        on_tick = [signal for result in results for signal in result.instructions]
+        evaluated = [call_strategy(strategy.evaluate, view).instructions for _ in was.evaluated]
+        self.report.calls += sum(update.calls for update in was.updates)
+        self.report.calls += len(results) + len(evaluated)
+        self.report.signals += len(on_update) + len(on_tick) + sum(map(len, evaluated))
+        self.report.compare(f"signals after orders of {where}", was.on_update, on_update)
         self.report.compare(f"signals of {where}", was.on_tick, on_tick)
         self.report.compare(f"evaluation of {where}", was.evaluated, evaluated)
 
     def _extracted(self, was: ExtractEntry) -> None:
-        view = self._portfolio.view_at(was.version, was.now)
+        view = self._store.view_at(was.version, was.now, was.account)
         cycle = Cycle(number=was.number, strategy_key=was.strategy_key, started_at=was.started_at)
+        extracted: Cycle | StepFailedError
         try:
-            self._cycles[was.number] = transform(extract(cycle, view))
+            extracted = transform(extract(cycle, view))
         except StepFailedError as error:
-            self._cycles[was.number] = error
+            extracted = error
         except Exception as error:  # noqa: BLE001 - as in a run
-            self._cycles[was.number] = StepFailedError("FS030", repr(error))
+            extracted = StepFailedError("FS030", repr(error))
+        self._cycles[was.number] = was.account, extracted
 
     def _decided(self, was: DecideEntry) -> None:
-        cycle = self._cycles.pop(was.number)
-        self._portfolio.advance_to(was.version)
+        if was.instruments is None:
+            raise RefusedError(
+                "the journal has no instruments; replay it with the version that wrote it"
+            )
+        account, cycle = self._cycles.pop(was.number)
+        self._store.advance_to(was.version)
+        owners = self._store.state.accounts[account].owners
         decisions: tuple[Decision, ...] = ()
         code = ""
         try:
             if isinstance(cycle, StepFailedError):
                 raise cycle
-            cycle = evaluate(cycle, was.signals, self._limits, self._portfolio.owners)
+            instruments = Instruments(was.instruments)
+            cycle = evaluate(cycle, was.signals, self._limits, instruments, owners)
             decisions = decide(cycle, was.policy).decisions
         except StepFailedError as error:
             code = error.code
@@ -151,10 +197,26 @@ class _Run:
 def replay_decisions(path: Path) -> DecisionReplayReport:
     """Replay the journal at `path`; raise RefusedError where it is not one."""
     entries = read_journal(path)
-    header = next(entries, None)
-    if not isinstance(header, JournalHeader):
-        raise RefusedError(f"{path} is damaged: it does not begin with a header")
-    run = _Run(header)
+    run = _begin(path, entries)
     for entry in entries:
         run.entry(entry)
     return run.report
+
+
+def replay_states(path: Path, until: float) -> dict[str, bytes]:
+    """Return the states that strategies had before the first tick at `until` or later."""
+    entries = read_journal(path)
+    run = _begin(path, entries)
+    for entry in entries:
+        if isinstance(entry, TickEntry) and entry.at >= until:
+            break
+        if not isinstance(entry, ExtractEntry | DecideEntry | GateEntry):
+            run.entry(entry)
+    return run.states
+
+
+def _begin(path: Path, entries: Iterator[Entry]) -> _Run:
+    header = next(entries, None)
+    if not isinstance(header, JournalHeader):
+        raise RefusedError(f"{path} is damaged: it does not begin with a header")
+    return _Run(header)

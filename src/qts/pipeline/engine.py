@@ -4,60 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from qts.domain import RefusedError
-from qts.events import Event, EventEngine, EventsConfig
-from qts.pipeline.config import PipelineConfig
+from qts import telemetry
+from qts.database import Database
+from qts.domain import (
+    AccountKey,
+    Clock,
+    OperationError,
+    RefusedError,
+    StrategyDisabled,
+)
+from qts.events import Event, EventEngine, EventPort, EventsConfig
+from qts.outbox import SYSTEM_EVENT, EventBus, OutboxEvent
+from qts.pipeline.cycle_events import CycleEventHandler
 from qts.pipeline.decision_journal import SUFFIX, DecisionJournal, JournalHeader
+from qts.pipeline.eteda import EtedaPipeline
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
 from qts.pipeline.isolated_runner import IsolatedRunner
-from qts.pipeline.portfolio import tick_from_event
-from qts.pipeline.runner import RunnerHooks, StrategyRunner
-from qts.pipeline.scheduler import EtedaPipeline
-from qts.risk import MicroRiskLoop, RiskLimits
-from qts.strategies import Strategy, load_strategy
+from qts.pipeline.journaled_portfolio import JournaledStore
+from qts.pipeline.portfolio import PortfolioStore
+from qts.pipeline.runner import StrategyRunner
+from qts.pipeline.runner_hooks import RunnerHooks
+from qts.pipeline.scheduler import CycleScheduler
+from qts.pipeline.strategy_config import StrategyConfig
+from qts.risk import MicroRiskLoop
+from qts.strategies import Strategy
 
+log = telemetry.logger("pipeline")
 
-def load_strategies(config: PipelineConfig) -> dict[str, Strategy[Any]]:
-    """Instantiate the strategies of the settings, by `module:Class`."""
-    kinds = {name: load_strategy(name) for name in config.strategies}
-    return {name: kind.from_params(config.params_of(kind.key)) for name, kind in kinds.items()}
+PUBLISH_RETRY_S = 1.0
 
 
 def open_decision_journal(
-    config: PipelineConfig, limits: RiskLimits, max_mb: int, began: datetime
+    folder: Path | None, header: JournalHeader, max_mb: int
 ) -> DecisionJournal | None:
     """Create the journal of a run, named after its start, where the settings ask for one."""
-    if config.journal is None:
+    if folder is None:
         return None
-    params = {name: config.params_of(load_strategy(name).key) for name in config.strategies}
-    path = config.journal / f"{began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
-    return DecisionJournal(path, JournalHeader(began, params, limits), max_mb * 10**6)
+    path = folder / f"{header.began:%Y%m%dT%H%M%S.%f}{SUFFIX}"
+    return DecisionJournal(path, header, max_mb * 10**6)
+
+
+def build_store(clock: Clock, journal: DecisionJournal | None, accounts: int) -> PortfolioStore:
+    """Return what the portfolios of a run share, journaled where it has a journal."""
+    if journal is None:
+        return PortfolioStore(clock, accounts)
+    return JournaledStore(clock, journal, accounts)
 
 
 def build_runners(
-    strategies: Mapping[str, Strategy[Any]], isolated: Iterable[str], hooks: RunnerHooks
+    instances: Iterable[StrategyConfig],
+    strategies: Mapping[str, Strategy[Any]],
+    isolated: Container[str],
+    hooks: RunnerHooks,
 ) -> Iterator[StrategyRunner]:
-    """Yield a runner for each strategy (by `module:Class`): in its lane, or in a process.
-
-    Raise RefusedError for a key in `isolated` that no strategy has; "*" means all of them.
-    """
-    left = set(isolated)
-    for name, strategy in strategies.items():
-        if left & {strategy.key, "*"}:
-            yield IsolatedRunner(name, strategy, hooks)
+    """Yield a runner for each instance: in its lane, or in a process; "*" isolates all of them."""
+    for each in instances:
+        strategy = strategies[each.name]
+        if each.name in isolated or "*" in isolated:
+            yield IsolatedRunner(each.source, strategy, hooks)
         else:
             yield StrategyRunner(strategy, hooks)
-        left.discard(strategy.key)
-    if unknown := left - {"*"}:
-        raise RefusedError(
-            f"pipeline.isolated_strategies: {min(unknown)!r} is not the key of a strategy in "
-            "pipeline.strategies"
-        )
 
 
 def check_lanes(config: EventsConfig) -> None:
@@ -69,14 +80,59 @@ def check_lanes(config: EventsConfig) -> None:
         )
 
 
+async def report_disabled(
+    runner: StrategyRunner, database: Database, bus: EventBus, account: AccountKey
+) -> None:
+    """Publish StrategyDisabled when the runner stops calling its strategy."""
+    await runner.disabled.wait()
+    payload = StrategyDisabled(strategy_key=runner.key, reason=runner.stopped)
+    aggregate, key = ("Strategy", runner.key), runner.key
+    event = OutboxEvent.of(SYSTEM_EVENT, payload, aggregate, account=account, strategy_key=key)
+    while True:
+        try:
+            async with database.transaction() as tx:
+                await bus.publish(tx, event)
+        except OperationError as error:
+            log.warning("strategy disabled; not published, retrying", error=str(error))
+            await asyncio.sleep(PUBLISH_RETRY_S)
+        else:
+            return
+
+
 class StrategyEngine:
-    """Registers its handlers when constructed; `start_stops` before the first tick."""
+    """Strategies of a run in their lanes; registers its handlers when constructed."""
 
     def __init__(
         self,
         engine: EventEngine,
-        pipeline: EtedaPipeline,
+        scheduler: CycleScheduler,
         runners: Mapping[str, StrategyRunner],
+    ) -> None:
+        self._runners = runners
+        engine.on("PRICE_TICK", self._on_tick)
+        engine.on("STRATEGY_EVALUATE", self._on_evaluate)
+        CycleEventHandler(engine, scheduler)
+
+    def _on_tick(self, event: Event) -> None:
+        for runner in self._runners.values():
+            runner.tick(event.payload)
+
+    def _on_evaluate(self, event: Event) -> None:
+        runner = self._runners.get(event.payload.strategy_type)
+        if runner is not None:
+            runner.run_pending()
+
+
+class AccountStops:
+    """Stops and exits of an account in their lanes; registers its handlers when constructed.
+
+    `start` before the first tick.
+    """
+
+    def __init__(
+        self,
+        engine: EventPort,
+        pipeline: EtedaPipeline,
         micro_risk: MicroRiskLoop,
         exits: StopExitHandler,
         freezer: PositionFreezer,
@@ -84,18 +140,15 @@ class StrategyEngine:
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
         self.pipeline = pipeline
-        self.runners = runners
         self.micro_risk = micro_risk
         self.exits = exits
         engine.attach_watcher("PRICE_TICK", micro_risk.stops, "price")
-        engine.on("PRICE_TICK", self._on_tick)
-        engine.on("STRATEGY_EVALUATE", self._on_evaluate)
         engine.on("EMERGENCY_ORDER", exits)
         engine.on("TRAILING_STOP_HIT", exits)
         engine.on("ETEDA_SUSPEND", self._on_suspend)
         engine.on(POSITION_FREEZE.name, freezer)
 
-    def start_stops(self) -> None:
+    def start(self) -> None:
         """Run the micro risk loop on a dedicated thread: no strategy delays it."""
         threading.Thread(
             target=self.micro_risk.run, args=(self._stopped,), name="qts-micro-risk", daemon=True
@@ -106,16 +159,6 @@ class StrategyEngine:
         await self.pipeline.close()
         await self.exits.close()
         self._stopped.set()
-
-    def _on_tick(self, event: Event) -> None:
-        tick = tick_from_event(event)
-        for runner in self.runners.values():
-            runner.tick(tick)
-
-    def _on_evaluate(self, event: Event) -> None:
-        runner = self.runners.get(event.payload.strategy_type)
-        if runner is not None:
-            runner.run_pending()
 
     def _on_suspend(self, event: Event) -> None:
         self._loop.call_soon_threadsafe(

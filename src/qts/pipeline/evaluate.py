@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from qts.domain import Market, Side, market_for_symbol, min_order_value
+from qts.domain import Instrument, Instruments, OrderType, Side, TimeInForce
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailedError
-from qts.risk import RiskLimits
+from qts.risk import RiskLimits, StrategyLimits
 from qts.strategies import Signal, View
-
-_COIN = Decimal("0.00000001")
 
 
 def evaluate(
     cycle: Cycle,
     signals: Iterable[Signal],
     limits: RiskLimits,
+    instruments: Instruments,
     owners: Mapping[str, str] | None = None,
 ) -> Cycle:
-    """Size the signals; a symbol of another strategy in `owners` is refused."""
+    """Size the signals within the limits of the account and of the strategy itself.
+
+    A symbol of another strategy in `owners` is refused.
+    """
     if cycle.raw is None or cycle.calc is None:
         raise StepFailedError("FS030", "nothing to evaluate: an earlier step is missing")
     given = list(signals)
@@ -33,66 +36,161 @@ def evaluate(
         owner = (owners or {}).get(signal.symbol, cycle.strategy_key)
         if owner != cycle.strategy_key:
             refused[signal.symbol] = f"strategy {owner} holds it"
-    found = tuple(
-        _evaluated(signal, cycle.raw, cycle.calc, limits, refused.get(signal.symbol, ""))
-        for signal in given
-    )
+    own = limits.strategies.get(cycle.strategy_key, StrategyLimits())
+    used = _values_of(cycle.strategy_key, cycle.raw, cycle.calc, owners or {})
+    sizing = _Sizing(cycle.raw, cycle.calc, _tightened(limits, own), instruments, own, used)
+    found = tuple(sizing.evaluate(signal, refused.get(signal.symbol, "")) for signal in given)
     return replace(cycle, evaluations=found)
 
 
 def _contradicted(signals: list[Signal]) -> set[str]:
     """Return symbols that one cycle would both buy and sell (GR030)."""
-    sides: dict[str, set[Side]] = {}
+    by_symbol: dict[str, list[Signal]] = {}
     for signal in signals:
-        sides.setdefault(signal.symbol, set()).add(signal.side)
-    return {symbol for symbol, found in sides.items() if len(found) > 1}
+        by_symbol.setdefault(signal.symbol, []).append(signal)
+    return {symbol for symbol, found in by_symbol.items() if contradict(found)}
 
 
-def _evaluated(
-    signal: Signal, view: View, calc: Calc, limits: RiskLimits, refusal: str
-) -> Evaluation:
-    price = _price(signal, view)
-    none = Decimal(0)
-    if refusal:
-        return Evaluation(signal, price, none, none, none, refusal)
-    if price is None:
-        return Evaluation(signal, None, none, none, none, "AN010 no price")
-    if signal.quantity is not None and not signal.quantity.is_finite():
-        return Evaluation(signal, price, none, none, none, "the quantity is not a number")
-    held = view.quantity(signal.symbol)
-    recommended = _recommended(signal, held, price, limits)
-    allowed = _allowed(signal, held, recommended, price, limits)
-    final = _whole(signal.symbol, _fitting(signal, held, allowed, price, calc, limits))
-    reason = "" if final > 0 else "nothing left within the limits"
-    return Evaluation(signal, price, recommended, allowed, final, reason)
+def contradict(signals: Iterable[Signal]) -> bool:
+    """Return whether signals of one symbol buy and sell it at once.
+
+    Limit orders that buy below what others sell at do not: these are the quotes of a market maker.
+    """
+    bids: list[Decimal] = []
+    asks: list[Decimal] = []
+    for each in signals:
+        is_buy = each.side is Side.BUY
+        price = each.price if each.type is OrderType.LIMIT and each.price is not None else None
+        worst = Decimal("Infinity") if is_buy else Decimal(0)
+        (bids if is_buy else asks).append(worst if price is None else price)
+    return bool(bids and asks) and max(bids) >= min(asks)
+
+
+class _Sizing(NamedTuple):
+    view: View
+    calc: Calc
+    limits: RiskLimits
+    instruments: Instruments
+    own: StrategyLimits
+    used: Mapping[str, Decimal]  # what the strategy holds and buys, by symbol
+
+    def evaluate(self, signal: Signal, refusal: str) -> Evaluation:
+        price, none = _price(signal, self.view), Decimal(0)
+        held, instrument = self.view.quantity(signal.symbol), self.instruments[signal.symbol]
+        reason = refusal or self._refusal(signal, held, price, instrument)
+        if reason or price is None:
+            return Evaluation(signal, price, none, none, none, reason)
+        recommended = self._recommended(signal, held, price)
+        allowed = _allowed(signal, held, recommended, price, self.limits, instrument)
+        final = _fitting(signal, held, allowed, price, self.calc, self.limits)
+        if not _reduces(signal, held):
+            final = min(final, self._own_capacity(signal.symbol) / price)
+        if final != abs(held) or not _reduces(signal, held):  # odd lots are sold with the rest
+            final = instrument.floor_to_lot(final)
+        reason = "" if final > 0 else "nothing left within the limits"
+        return Evaluation(signal, price, recommended, allowed, final, reason)
+
+    def _own_capacity(self, symbol: str) -> Decimal:
+        """Return what the strategy's own capital leaves for a symbol, in won."""
+        left, one = [Decimal("Infinity")], self.own.capital_per_symbol
+        if self.own.capital is not None:
+            left.append(self.own.capital - sum(self.used.values(), Decimal(0)))
+        if one is not None:
+            left.append(one - self.used.get(symbol, Decimal(0)))
+        return max(Decimal(0), min(left))
+
+    def _recommended(self, signal: Signal, held: Decimal, price: Decimal) -> Decimal:
+        """Return the quantity that the signal asks for."""
+        if signal.quantity is not None:
+            return max(signal.quantity, Decimal(0))
+        if signal.value is not None:
+            return signal.value / price
+        if signal.share is not None:
+            return self.calc.total_equity * signal.share / price
+        if signal.risk is not None and signal.stop is not None:
+            return self.calc.total_equity * signal.risk / abs(price - signal.stop)
+        return abs(held) if _reduces(signal, held) else self.limits.max_order_value / price
+
+    def _refusal(
+        self, signal: Signal, held: Decimal, price: Decimal | None, instrument: Instrument
+    ) -> str:
+        if instrument.entry_block and not _reduces(signal, held):
+            return f"G_INSTRUMENT {signal.symbol}: {self.instruments.entry_block(signal.symbol)}"
+        if price is None:
+            return "AN010 no price"
+        if signal.quantity is not None and not signal.quantity.is_finite():
+            return "the quantity is not a number"
+        if signal.exits is not None and (reason := _bad_exits(signal, held, price)):
+            return reason
+        if signal.time_in_force is TimeInForce.GTC and instrument.orders_end_with_day:
+            return (
+                f"time_in_force GTC: orders of {signal.symbol} end with the day;"
+                " expected IOC, DAY or seconds"
+            )
+        return ""
+
+
+def _tightened(limits: RiskLimits, own: StrategyLimits) -> RiskLimits:
+    """Return the limits with the strategy's largest order, where it is the smaller one."""
+    if own.max_order_value is None:
+        return limits
+    return replace(limits, max_order_value=min(limits.max_order_value, own.max_order_value))
+
+
+def _values_of(key: str, view: View, calc: Calc, owners: Mapping[str, str]) -> dict[str, Decimal]:
+    """Return the value of what a strategy holds and buys, by symbol."""
+    found = {
+        symbol: abs(each.exposure_value)
+        for symbol, each in calc.symbols.items()
+        if owners.get(symbol) == key
+    }
+    for order in view.orders:
+        if order.strategy_key == key and order.side is Side.BUY:
+            price = order.price or _tick_price(order.symbol, order.side, view) or Decimal(0)
+            found[order.symbol] = found.get(order.symbol, Decimal(0)) + order.remaining * price
+    return found
+
+
+def _bad_exits(signal: Signal, held: Decimal, price: Decimal) -> str:
+    """Return why the stop and target do not fit an entry at this price; empty: they do."""
+    if signal.intent_type.is_exit or _reduces(signal, held):
+        return "stop, target and trail belong to an entry"
+    for name, level, sign in (("stop", signal.stop, 1), ("target", signal.target, -1)):
+        if level is not None and (price - level) * signal.side.sign * sign <= 0:
+            where = "below" if sign * signal.side.sign > 0 else "above"
+            return f"{name} {level} is not {where} the price {price}"
+    return ""
 
 
 def _price(signal: Signal, view: View) -> Decimal | None:
     if signal.price is not None:
         return signal.price if signal.price.is_finite() and signal.price > 0 else None
-    tick = view.ticks.get(signal.symbol)
+    return _tick_price(signal.symbol, signal.side, view)
+
+
+def _tick_price(symbol: str, side: Side, view: View) -> Decimal | None:
+    tick = view.ticks.get(symbol)
     if tick is None or not tick.price > 0:
         return None
-    return Decimal(str((tick.ask if signal.side is Side.BUY else tick.bid) or tick.price))
+    return Decimal(str((tick.ask if side is Side.BUY else tick.bid) or tick.price))
 
 
 def _reduces(signal: Signal, held: Decimal) -> bool:
     return held * signal.side.sign < 0
 
 
-def _recommended(signal: Signal, held: Decimal, price: Decimal, limits: RiskLimits) -> Decimal:
-    if signal.quantity is not None:
-        return max(signal.quantity, Decimal(0))
-    return abs(held) if _reduces(signal, held) else limits.max_order_value / price
-
-
 def _allowed(
-    signal: Signal, held: Decimal, quantity: Decimal, price: Decimal, limits: RiskLimits
+    signal: Signal,
+    held: Decimal,
+    quantity: Decimal,
+    price: Decimal,
+    limits: RiskLimits,
+    instrument: Instrument,
 ) -> Decimal:
     """Apply the limits of one order; a sale is limited to the position, and leaves no dust."""
     if _reduces(signal, held):
         rest = (abs(held) - quantity) * price
-        leaves_dust = rest < min_order_value(market_for_symbol(signal.symbol))
+        leaves_dust = rest < instrument.min_order_value
         return abs(held) if leaves_dust else min(quantity, abs(held))
     if signal.side is Side.SELL and not limits.short_selling:
         return Decimal(0)
@@ -117,8 +215,3 @@ def _fitting(
         calc.total_equity * limits.max_exposure - calc.total_exposure,
     )
     return max(Decimal(0), min(allowed, capacity / price))
-
-
-def _whole(symbol: str, quantity: Decimal) -> Decimal:
-    step = Decimal(1) if market_for_symbol(symbol) is Market.KRX else _COIN
-    return (quantity / step).to_integral_value(ROUND_FLOOR) * step

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from qts import telemetry
 from qts.domain import (
+    STOPS,
     Clock,
     IntentType,
     OrderType,
     QtsError,
     Side,
-    market_for_symbol,
-    min_order_value,
 )
 from qts.events import Event
 from qts.events import payloads as p
@@ -31,7 +30,6 @@ from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, exit_quantity
 
 log = telemetry.logger("pipeline")
 
-KEY = "risk"
 SIGNAL_TTL_S = 10.0
 RETRY_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 15.0
@@ -95,6 +93,7 @@ class StopExitHandler:
                 self._micro_risk.rearm(symbol, reason)
                 return
             if held <= leave:
+                self._micro_risk.exited(symbol, proposal.reason)
                 return
             now = self._clock.now()
             proposal = replace(
@@ -128,6 +127,7 @@ class StopExitHandler:
             self._freezer.exit_failed(symbol, reason)
         if not reason:
             self._rejected.pop(symbol, None)
+            self._micro_risk.exited(symbol, proposal.reason)
             return ""
         log.error("exit not filled; retrying", symbol=symbol, reason=reason)
         await self._clock.sleep(self._backoff_s(symbol, rejected))
@@ -151,7 +151,7 @@ class StopExitHandler:
             raise AssertionError(f"{event.event_type} is not an exit")
         now = self._clock.now()
         return OrderProposal(
-            strategy_key=KEY,
+            strategy_key=STOPS,
             symbol=payload.symbol,
             side=side,
             type=OrderType.MARKET,
@@ -185,4 +185,4 @@ class StopExitHandler:
         if tick is None:
             return False
         price = Decimal(str(min(tick.price, tick.bid or tick.price)))
-        return quantity * price < min_order_value(market_for_symbol(symbol))
+        return quantity * price < self._portfolio.instruments[symbol].min_order_value

@@ -1,10 +1,12 @@
 """A strategy isolated in a process: its computation delays nothing else.
 
-    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2) ─▶ request ══ socket ══▶ process ══▶ reply ─▶ signals
+    tick, bar, fill, order ─▶ inbox ─▶ STRATEGY_EVALUATE (P2)
+                               └─▶ request ══ socket ══▶ process ══▶ reply ─▶ signals
 
 One request is in flight at a time; what arrives meanwhile waits for the next. A process that ends
-is restarted without the state its strategy had built up. The strategy is disabled when its process
-keeps ending, or does not reply: then the process is killed.
+is restarted with the `State` of its last reply and the bars it had as history, without what else
+its strategy had built up. The strategy is disabled when its process keeps ending, or does not
+reply: then the process is killed.
 
 `ProcessPauser` stops these processes (SIGSTOP) while an exit leaves, so that orders do not wait for
 a CPU that a strategy computes on. A pause ends after 25 ms whatever became of the exit; further
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -23,17 +24,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from time import monotonic
+from functools import partial
+from time import monotonic, time_ns
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from qts import telemetry
-from qts.domain import Tick
-from qts.pipeline.decision_journal import RestartEntry, StrategyCallEntry
+from qts.domain import OrderBook, Tick
+from qts.pipeline.decision_journal import RestartEntry, StateEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import (
     LENGTH,
-    Signals,
+    Instructions,
     StrategyFailed,
     StrategyHello,
     StrategyReady,
@@ -42,9 +45,19 @@ from qts.pipeline.process_protocol import (
     decode_reply,
     frame,
 )
-from qts.pipeline.runner import RunnerHooks, StrategyRunner
-from qts.pipeline.strategy_call import CallError
-from qts.strategies import Signal, Strategy
+from qts.pipeline.runner import StrategyRunner, resolve
+from qts.pipeline.runner_hooks import RunnerHooks, Then
+from qts.pipeline.strategy_call import (
+    BarInput,
+    CallError,
+    MarketCalls,
+    Moment,
+    StrategyUpdate,
+    has_method,
+)
+from qts.pipeline.strategy_config import StrategyConfig
+from qts.pipeline.traces import tick_key, trace_call
+from qts.strategies import Instruction, Strategy
 
 _ENDED = telemetry.counter(
     "qts_strategy_processes_ended_total", "processes of a strategy that ended", ("strategy",)
@@ -57,22 +70,25 @@ PAUSE_S = 0.025  # an order has left by then
 MAX_PAUSE_S = 1.0
 REST_S = 0.5  # after the longest pause
 
-Evaluation = asyncio.Future[list[Signal]]
+Evaluation = asyncio.Future[list[Instruction]]
 
 
 class IsolatedRunner(StrategyRunner):
     """Runner whose strategy lives in a process; `run` supervises it until cancelled."""
 
-    def __init__(self, name: str, strategy: Strategy[Any], hooks: RunnerHooks) -> None:
+    def __init__(self, source: str, strategy: Strategy[Any], hooks: RunnerHooks) -> None:
         super().__init__(strategy, hooks)
-        self._name = name
+        self._source = source  # module:Class
+        self._keep_state = hooks.keep_state
         self._lock = threading.Lock()
         self._writer: asyncio.StreamWriter | None = None
         self._in_flight: tuple[StrategyRequest, Evaluation | None] | None = None
         self._sent_ticks: dict[str, Tick] = {}  # last tick per symbol that the process has
+        self._sent_books: dict[str, OrderBook] = {}
         self._sent_inbox = False  # the last request carried ticks
         self._ready = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._last_state: bytes | None = None  # of its process, or restored
 
     def __str__(self) -> str:
         return f"{self.key} (isolated)"
@@ -81,7 +97,7 @@ class IsolatedRunner(StrategyRunner):
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    async def evaluate(self) -> list[Signal]:
+    async def evaluate(self) -> list[Instruction]:
         await self._ready.wait()
         return await super().evaluate()
 
@@ -106,22 +122,47 @@ class IsolatedRunner(StrategyRunner):
 
     def _next_request(self) -> tuple[StrategyRequest, Evaluation | None] | None:
         """Alternate between ticks and evaluations, so that neither waits long."""
+        if (moment := self._next_moment()) is not None:
+            return self._request((), (self._take_history(), ()), None, moment), None
         while self._evaluations and self._evaluations[0].done():
             self._evaluations.popleft()
-        if not self._inbox and not self._evaluations:
+        if not self._has_pending:
             return None
-        self._sent_inbox = bool(self._inbox) and not (self._sent_inbox and self._evaluations)
-        waiting = len(self._inbox) * self._sent_inbox
-        ticks = tuple(itertools.islice(iter(self._next_tick, None), waiting))
-        evaluation = None if self._sent_inbox else self._evaluations.popleft()
+        updates = self._take_updates()
+        has_market = bool(self._inbox or self._bars)
+        self._sent_inbox = has_market and not (self._sent_inbox and self._evaluations)
+        market = (self._take_bars(), self._take_ticks()) if self._sent_inbox else ((), ())
+        is_evaluated = self._evaluations and not self._sent_inbox
+        evaluation = self._evaluations.popleft() if is_evaluated else None
+        return self._request(updates, market, evaluation, None), evaluation
+
+    @property
+    def _has_pending(self) -> bool:
+        return bool(self._updates or self._inbox or self._bars or self._evaluations)
+
+    def _request(
+        self,
+        updates: tuple[StrategyUpdate, ...],
+        market: tuple[tuple[BarInput, ...], tuple[Tick, ...]],
+        evaluation: Evaluation | None,
+        moment: Moment | None,
+    ) -> StrategyRequest:
+        bars, ticks = market
+        self._market.add(bars)
         params = self._take_params()
         view = self._view()
         changed = tuple(
             tick for symbol, tick in view.ticks.items() if self._sent_ticks.get(symbol) is not tick
         )
         self._sent_ticks = dict(view.ticks)
-        request = StrategyRequest(
+        books = dict(view.books)
+        changed_books = tuple(
+            book for symbol, book in books.items() if self._sent_books.get(symbol) is not book
+        )
+        self._sent_books = books
+        return StrategyRequest(
             params,
+            updates,
             ticks,
             evaluation is not None,
             changed,
@@ -130,8 +171,11 @@ class IsolatedRunner(StrategyRunner):
             view.account,
             view.equity,
             view.version,
+            changed_books,
+            bars,
+            moment,
+            self._market.view_of(view).orders,
         )
-        return request, evaluation
 
     def _send(self, data: bytes) -> None:
         if self._writer is not None:
@@ -141,25 +185,54 @@ class IsolatedRunner(StrategyRunner):
         if self._in_flight is None:
             return
         request, evaluation = self._in_flight
-        found: list[Signal] = []
-        for number, signals in enumerate(reply.signals):
+        followed: list[Instruction] = []
+        found: list[Instruction] = []
+        after_orders = sum(update.calls for update in request.updates)
+        for number, signals in enumerate(reply.returned):
             self._count_call(reply.errors.get(number))
-            found += signals
-        self.signals += len(found)
-        if evaluation is None and found:
-            self._deliver(self, found)
-        elif evaluation is not None and not evaluation.done():
-            evaluation.set_result(found)
-        self._record_call(request, tuple(found), evaluation is not None)
+            (followed if number < after_orders else found).extend(signals)
+        self.signals += len(followed) + len(found) * (request.moment is None)
+        if self._is_traced:
+            self._trace_reply(request, [*followed, *found])
+        outgoing: list[Then] = []
+        if followed:
+            outgoing.append(partial(self._deliver, self, followed, after_order=True))
+        if request.moment is not None:
+            outgoing.append(partial(self._moment_passed, request.moment, found))
+        elif evaluation is None and found:
+            outgoing.append(partial(self._deliver, self, found))
+        elif evaluation is not None:
+            outgoing.append(partial(resolve, evaluation, found))
+        if reply.state_error:
+            self._disable(reply.state_error)
+        else:
+            self._last_state = reply.state or self._last_state
+            self._keep_state(self.key, reply.state, outgoing)
+        self._record_call(request, tuple(followed), tuple(found), evaluation is not None)
         self._call_since_s = None
         self._in_flight = None
-        if self._inbox or self._evaluations:
+        if self._has_pending or self._moments:
             self._wake(self.key)
 
-    def _record_call(self, request: StrategyRequest, found: Signals, evaluated: bool) -> None:
+    def restore_state(self, data: bytes) -> None:
+        super().restore_state(data)
+        self._last_state = data
+
+    def _trace_reply(self, request: StrategyRequest, signals: list[Instruction]) -> None:
+        """Record a request and its reply as one call, of the first sampled tick in it."""
+        now = monotonic()
+        began_ns = time_ns() - round((now - (self._call_since_s or now)) * 1e9)
+        sampled = (each for each in request.ticks if telemetry.trace_id_of(tick_key(each)))
+        trace_call(self.key, signals, began_ns, next(sampled, None))
+
+    def _record_call(
+        self, request: StrategyRequest, followed: Instructions, found: Instructions, evaluated: bool
+    ) -> None:
         if self._record is not None:
             on_tick, evaluations = ((), (found,)) if evaluated else (found, ())
-            calls = (request.ticks, on_tick, evaluations)
+            ticks = tuple(map(astuple, request.ticks))
+            after = (request.updates, followed, request.bars, request.moment)
+            calls = (ticks, on_tick, evaluations, *after)
             self._record(StrategyCallEntry(self.key, request.version, request.now, *calls))
 
     # --- the process ----------------------------------------------------------------------------
@@ -201,9 +274,7 @@ class IsolatedRunner(StrategyRunner):
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            writer.write(
-                frame(StrategyHello(self._name, msgspec.to_builtins(self.strategy.params)))
-            )
+            writer.write(frame(StrategyHello(self._instance(), self._last_state)))
             while True:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 match decode_reply(await reader.readexactly(length)):
@@ -217,6 +288,16 @@ class IsolatedRunner(StrategyRunner):
                     case StrategyReply() as reply:
                         self._on_reply(reply)
 
+    def _instance(self) -> StrategyConfig:
+        """Return what the process creates its strategy from, with the parameters of now."""
+        strategy = self.strategy
+        return StrategyConfig(
+            source=self._source,
+            name=strategy.key,
+            symbols=None if strategy.symbols is None else tuple(strategy.symbols),
+            parameters=msgspec.to_builtins(strategy.params),
+        )
+
     def _process_ended(self) -> None:
         """Resolve pending evaluations with no signals and forget what the process was sent."""
         with self._lock:
@@ -225,15 +306,27 @@ class IsolatedRunner(StrategyRunner):
             pending = [in_flight[1] if in_flight is not None else None, *self._evaluations]
             self._evaluations.clear()
             self._call_since_s = None
-            self._sent_ticks = {}
+            self._sent_ticks, self._sent_books = {}, {}
+            self._queue_start()
         self._ready.clear()
         for evaluation in pending:
             if evaluation is not None and not evaluation.done():
                 evaluation.set_result([])
         if self._record is not None:
             self._record(RestartEntry(self.key))
+            if self._last_state is not None:
+                self._record(StateEntry(self.key, self._last_state))
         if self.stopped:
             self._ready.set()
+
+    def _queue_start(self) -> None:
+        """Begin the next process with the bars that this one had, and with on_start."""
+        if self._market.bars is not None:
+            had = [BarInput(bar, values, is_new=False) for bar, values in self._market.bars.all()]
+            self._market = MarketCalls(self.strategy)
+            self._bars.extendleft(reversed(had))
+        if has_method(self.strategy, "on_start") and "on_start" not in self._moments:
+            self._moments.appendleft("on_start")
 
     def _disable(self, reason: str) -> None:
         super()._disable(reason)

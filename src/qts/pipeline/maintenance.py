@@ -16,7 +16,7 @@ from qts.events import Payload
 from qts.events import payloads as p
 from qts.notify import RecentAlerts
 from qts.orders import LEDGER_CHANNEL, BaselineHolding, list_baseline
-from qts.pipeline.engine import StrategyEngine
+from qts.pipeline.engine import AccountStops
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import FailSafe, SafetyMonitor, SafetyState, is_transient
 from qts.venues import ClockSkew
@@ -35,7 +35,7 @@ STREAM_DOWN = "stream disconnected; prices are polled meanwhile"
 class MaintainedParts(NamedTuple):
     """What the tasks watch and repair."""
 
-    strategies: StrategyEngine
+    stops: AccountStops
     positions: PositionSync
     monitor: SafetyMonitor
     fail_safe: FailSafe
@@ -140,8 +140,8 @@ def resume_after_release(parts: MaintainedParts, was_locked: bool) -> bool:
         return was_locked
     is_locked = parts.monitor.safety.state is SafetyState.LOCKDOWN
     if was_locked and not is_locked and not parts.is_stopping():
-        parts.strategies.micro_risk.reset()
-        parts.strategies.pipeline.resume("release of the lockdown")
+        parts.stops.micro_risk.reset()
+        parts.stops.pipeline.resume("release of the lockdown")
     return is_locked
 
 

@@ -1,34 +1,42 @@
-"""Order updates of the ledger, passed on: P0 events, positions, stops and cache."""
+"""Order updates of the ledger, published in lane P0 in the order of their commits.
+
+    FillReported    ─▶ FILL_RECEIVED                          the venue's report has arrived
+    FillApplied     ─▶ POSITION_UPDATE, then FILL_PARTIAL or FILL_CONFIRMED
+    AttemptChanged  ─▶ ORDER_SENT, ORDER_REJECTED or ORDER_CANCELLED
+    OrderChanged    ─▶ ORDER_CANCELLED, where it ended its intent so
+
+What an update means for portfolio, stops and strategies is in order_handlers.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from qts import telemetry
-from qts.cache import Cache, Invalidation
-from qts.domain import AttemptState, OperationError, OrderState
-from qts.events import EventEngine, Payload
+from qts.domain import AttemptState, Fill, OrderState
+from qts.events import AsyncPublisher
 from qts.events import payloads as p
-from qts.orders import AttemptChanged, FillApplied, OrderChanged, OrderUpdate, SuspensionChanged
-from qts.pipeline.act import IntentTracker
+from qts.orders import (
+    AttemptChanged,
+    FillApplied,
+    FillReported,
+    IntentRef,
+    OrderChanged,
+    OrderUpdate,
+    SuspensionChanged,
+)
+from qts.pipeline.portfolio import cash_change
 from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.risk_snapshot import AccountVersion
 
-log = telemetry.logger("pipeline")
-
 _EVENTS = {
+    AttemptState.SENT: "ORDER_SENT",
     AttemptState.ACKED: "ORDER_SENT",
+    AttemptState.UNKNOWN: "ORDER_SENT",
     AttemptState.REJECTED: "ORDER_REJECTED",
     AttemptState.ABSENT: "ORDER_REJECTED",
+    AttemptState.THROTTLED: "ORDER_REJECTED",
     AttemptState.SUSPENDED: "ORDER_CANCELLED",
 }
-
-
-_NOT_PLACED = frozenset(
-    (AttemptState.REJECTED, AttemptState.ABSENT, AttemptState.SUSPENDED, AttemptState.THROTTLED)
-)
 
 
 class OrderUpdatePublisher:
@@ -36,108 +44,102 @@ class OrderUpdatePublisher:
 
     def __init__(
         self,
-        engine: EventEngine,
+        publisher: AsyncPublisher,
         positions: PositionSync,
-        tracker: IntentTracker,
-        cache: Cache,
         version: AccountVersion,
         trip: Callable[[str, str], None],
     ) -> None:
-        self._engine = engine
+        self._publisher = publisher
+        self._emit = publisher.emit
         self._positions = positions
-        self._tracker = tracker
-        self._cache = cache
         self._version = version
         self._trip = trip
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self.fills = 0
 
     def __call__(self, change: OrderUpdate) -> None:
-        self._version.advance()
+        if isinstance(change, FillApplied) and change.counted:
+            self._positions.expect(change)
+        if not self._publisher.is_closed:  # else the positions follow from the ledger
+            self._publish(change)
+
+    def _publish(self, change: OrderUpdate) -> None:
         match change:
+            case FillReported():
+                self._emit("FILL_RECEIVED", _fill_payload(change.fill))
             case FillApplied(counted=True):
-                self._filled(change)
-            case AttemptChanged():
-                self._attempt_changed(change)
-                if change.state in _NOT_PLACED:
-                    self._start(self._release_owner(change.symbol))
-            case OrderChanged(state=OrderState.CANCELLED):
-                self._start(self._release_owner(change.symbol))
-                self.emit(
-                    "ORDER_CANCELLED",
-                    p.OrderUpdatePayload(order_id=change.order_id, symbol=change.symbol),
-                )
-            case SuspensionChanged(suspended=True):
-                self._trip("FS111", f"{change.symbol}: {change.code}")
-            case _:
-                pass
-        self._tracker.note(change)
+                self._emit("POSITION_UPDATE", position_update(change))
+                name = "FILL_PARTIAL" if change.remaining else "FILL_CONFIRMED"
+                self._emit(name, fill_update(change))
+            case AttemptChanged() if name := _EVENTS.get(change.state, ""):
+                self._emit(name, _attempt_payload(change))
+            case OrderChanged(closed=IntentRef() as intent, state=OrderState.CANCELLED):
+                self._emit("ORDER_CANCELLED", _cancelled_payload(change, intent))
+            case SuspensionChanged():
+                self._version.advance()
+                if change.suspended:
+                    self._trip("FS111", f"{change.symbol}: {change.code}")
+            case _:  # changes the account state alone
+                self._version.advance()
 
-    def emit(self, name: str, payload: Payload) -> None:
-        """Publish without blocking the loop; a full lane is waited for in a task."""
-        if self._closed:
-            return
-        event = self._engine.new_event(name, payload, "orders")
-        if not self._engine.try_publish(event):
-            self._start(self._engine.publish_async(event))
 
-    async def close(self) -> None:
-        """Stop publishing: what the final reconciliation finds changes the ledger alone."""
-        self._closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+def position_update(change: FillApplied) -> p.PositionUpdate:
+    opened_at = change.opened_at
+    return p.PositionUpdate(
+        symbol=change.fill.symbol,
+        qty=change.position,
+        average_price=change.average_price,
+        cash_change=cash_change(change.fill),
+        opened_at=opened_at.timestamp() if opened_at is not None else None,
+        trade_id=change.fill.trade_id,
+    )
 
-    def _filled(self, change: FillApplied) -> None:
-        self.fills += 1
-        self._positions.apply_fill(change)
-        fill = change.fill
-        payload = p.FillPayload(
-            order_id=fill.broker_order_id,
-            symbol=fill.symbol,
-            filled_qty=float(fill.quantity),
-            filled_price=float(fill.price),
-            filled_time=fill.at.timestamp(),
-            side=fill.side,
-            fee=float(fill.fee),
-        )
-        self.emit("FILL_CONFIRMED", payload)
-        self.emit(
-            "POSITION_UPDATE",
-            p.PositionUpdate(
-                symbol=fill.symbol,
-                qty=float(change.position),
-                average_price=float(change.average_price),
-            ),
-        )
-        self._start(self._invalidate(Invalidation("position", fill.symbol)))
-        self._start(self._invalidate(Invalidation("risk", "account")))
 
-    def _attempt_changed(self, change: AttemptChanged) -> None:
-        if name := _EVENTS.get(change.state):
-            self.emit(
-                name,
-                p.OrderUpdatePayload(
-                    order_id=change.order_id or str(change.attempt_id),
-                    symbol=change.symbol,
-                    reason=change.code or change.reason,
-                ),
-            )
-        self._start(self._invalidate(Invalidation("order", str(change.intent_id))))
+def fill_update(change: FillApplied) -> p.FillPayload:
+    return _fill_payload(change.fill, change)
 
-    async def _release_owner(self, symbol: str) -> None:
-        try:
-            await self._positions.release_owner(symbol)
-        except OperationError as error:
-            log.warning("owner of a symbol not released", symbol=symbol, error=str(error))
 
-    async def _invalidate(self, change: Invalidation) -> None:
-        try:
-            await self._cache.invalidate(change)
-        except OperationError as error:
-            log.warning("cache invalidation failed", kind=change.kind, error=str(error))
+def _fill_payload(fill: Fill, applied: FillApplied | None = None) -> p.FillPayload:
+    intent = applied.intent if applied is not None else None
+    return p.FillPayload(
+        order_id=fill.broker_order_id,
+        symbol=fill.symbol,
+        filled_qty=fill.quantity,
+        filled_price=fill.price,
+        filled_time=fill.at.timestamp(),
+        side=fill.side,
+        remaining_qty=applied.remaining if applied is not None else 0.0,
+        fee=fill.fee,
+        trade_id=fill.trade_id,
+        intent_id=str(intent.intent_id) if intent else "",
+        strategy_type=intent.strategy_key if intent else "",
+    )
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+def _attempt_payload(change: AttemptChanged) -> p.OrderUpdatePayload:
+    return p.OrderUpdatePayload(
+        order_id=change.order_id or str(change.attempt_id),
+        symbol=change.symbol,
+        reason=change.code or change.reason,
+        side=change.side,
+        qty=change.quantity,
+        price=change.price or 0.0,
+        state=change.state,
+        intent_id=str(change.intent_id),
+        attempt_id=str(change.attempt_id),
+        strategy_type=change.strategy_key,
+        is_last=change.is_last,
+    )
+
+
+def _cancelled_payload(change: OrderChanged, intent: IntentRef) -> p.OrderUpdatePayload:
+    return p.OrderUpdatePayload(
+        order_id=change.order_id,
+        symbol=change.symbol,
+        reason="the rest was cancelled" if change.filled else "cancelled",
+        side=change.side,
+        qty=change.quantity or change.filled,
+        state=change.state,
+        filled_qty=change.filled,
+        intent_id=str(intent.intent_id),
+        attempt_id=str(change.attempt_id or ""),
+        strategy_type=intent.strategy_key,
+    )

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from qts._native import die_with_parent
-from qts.domain import Tick
+from qts.domain import OrderBook, RefusedError, Tick
 from qts.pipeline.process_protocol import (
     LENGTH,
     StrategyFailed,
@@ -23,8 +23,8 @@ from qts.pipeline.process_protocol import (
     decode_request,
     frame,
 )
-from qts.pipeline.strategy_call import call_strategy
-from qts.strategies import Strategy, load_strategy
+from qts.pipeline.strategy_call import MarketCalls, StateWatch, call_strategy, call_with_update
+from qts.strategies import Strategy
 
 NICE = 10  # trading gets the CPU first
 
@@ -45,8 +45,9 @@ def serve(sock: socket.socket) -> None:
     if not isinstance(hello, StrategyHello):
         return
     try:
-        kind = load_strategy(hello.name)
-        strategy = kind.from_params(hello.params)
+        strategy = hello.instance.create()
+        if hello.state is not None:
+            strategy.restore_state(hello.state)
     except Exception as error:  # noqa: BLE001 - a constructor may raise anything
         sock.sendall(frame(StrategyFailed(f"{type(error).__name__}: {error}")))
         return
@@ -59,19 +60,36 @@ def serve(sock: socket.socket) -> None:
 class _StrategyCalls:
     def __init__(self, strategy: Strategy[Any]) -> None:
         self._strategy = strategy
+        self._market = MarketCalls(strategy)
         self._ticks: dict[str, Tick] = {}
+        self._books: dict[str, OrderBook] = {}
+        self._state = StateWatch(strategy)
 
     def run(self, request: StrategyRequest) -> StrategyReply:
         strategy = self._strategy
         for params in request.params:
             strategy.set_params(strategy.parse_params(params))
         self._ticks.update((tick.symbol, tick) for tick in request.changed)
-        view = request.view(self._ticks.copy())
-        results = [call_strategy(strategy.on_tick, tick, view) for tick in request.ticks]
+        self._books.update((book.symbol, book) for book in request.books)
+        view = request.view(self._ticks.copy(), self._books)
+        view = self._market.view_of(view)
+        results = [
+            result
+            for update in request.updates
+            for result in call_with_update(strategy, update, view)
+        ]
+        market = self._market.run(request.bars, request.ticks, view)
+        results += [result for _, result in market if result is not None]
+        if request.moment is not None:
+            results.append(call_strategy(getattr(strategy, request.moment), view))
         if request.evaluate:
             results.append(call_strategy(strategy.evaluate, view))
         errors = {n: each.error for n, each in enumerate(results) if each.error is not None}
-        return StrategyReply(tuple(tuple(each.signals) for each in results), errors)
+        returned = tuple(tuple(each.instructions) for each in results)
+        try:
+            return StrategyReply(returned, errors, self._state.changed())
+        except RefusedError as error:
+            return StrategyReply(returned, errors, None, str(error))
 
 
 def _next(sock: socket.socket) -> StrategyHello | StrategyRequest | None:

@@ -1,7 +1,8 @@
 """Messages between a run and the process of an isolated strategy.
 
 StrategyHello   ─▶ StrategyReady   once
-StrategyRequest ─▶ StrategyReply   one at a time: the queued ticks, or one evaluation
+StrategyRequest ─▶ StrategyReply   one at a time: updates, then bars and ticks or one evaluation;
+                                   or a moment alone
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from typing import Any
 
 import msgspec
 
-from qts.domain import Account, Position, Tick
-from qts.pipeline.strategy_call import CallError
-from qts.strategies import Signal, View
+from qts.domain import Account, OrderBook, OrderSnapshot, Position, Tick
+from qts.pipeline.strategy_call import BarInput, CallError, Moment, StrategyUpdate
+from qts.pipeline.strategy_config import StrategyConfig
+from qts.strategies import Instruction, View
 
 LENGTH = struct.Struct("<I")
 
-Signals = tuple[Signal, ...]
+Instructions = tuple[Instruction, ...]
 
 
 class StrategyHello(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    name: str  # module:Class
-    params: dict[str, Any]
+    instance: StrategyConfig
+    state: bytes | None = None  # None: a new one
 
 
 class StrategyRequest(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     """Calls to make; the view is sent as its changes since the last request."""
 
     params: tuple[dict[str, Any], ...]  # set since the last request, in order
+    updates: tuple[StrategyUpdate, ...]
     ticks: tuple[Tick, ...]
     evaluate: bool
     changed: tuple[Tick, ...]
@@ -39,10 +42,15 @@ class StrategyRequest(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     account: Account
     equity: Decimal
     version: int
+    books: tuple[OrderBook, ...] = ()  # changed since the last request
+    bars: tuple[BarInput, ...] = ()
+    moment: Moment | None = None
+    orders: tuple[OrderSnapshot, ...] = ()
 
-    def view(self, ticks: dict[str, Tick]) -> View:
+    def view(self, ticks: dict[str, Tick], books: dict[str, OrderBook]) -> View:
         held = {each.symbol: each for each in self.positions}
-        return View(self.now, ticks, held, self.account, self.equity, self.version)
+        portfolio = held, self.account, self.equity, self.version
+        return View(self.now, ticks, *portfolio, books, orders=self.orders)
 
 
 class StrategyReady(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -54,10 +62,12 @@ class StrategyFailed(msgspec.Struct, frozen=True, array_like=True, tag="b"):
 
 
 class StrategyReply(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Signals of each call, in order, and the mistakes of those that made one."""
+    """What each call returned, in order, and the mistakes of those that made one."""
 
-    signals: tuple[Signals, ...]
+    returned: tuple[Instructions, ...]
     errors: dict[int, CallError]  # by call number
+    state: bytes | None = None  # None: as before
+    state_error: str = ""  # why it cannot be stored
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=repr)

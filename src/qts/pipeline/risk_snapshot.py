@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from qts.cache import Cache
+from qts import telemetry
+from qts.cache import Cache, CachedPrice
 from qts.database import Database
-from qts.domain import (
-    AccountKey,
-    Clock,
-    OperationError,
-    Side,
-    market_for_symbol,
-    min_order_value,
-)
+from qts.domain import AccountKey, Clock, OperationError, Side
 from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
-from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, SafetyMonitor, Switches
+from qts.risk import (
+    AccountFacts,
+    Exposure,
+    OrderProposal,
+    QuoteSnapshot,
+    RiskSnapshot,
+    SafetyMonitor,
+    Switches,
+)
+
+log = telemetry.logger("pipeline")
 
 SEOUL = ZoneInfo("Asia/Seoul")
-ACCOUNT_STATE_TTL_S = 0.5
+REFRESH_DELAY_S = 0.002
 _ZERO = Decimal(0)
+_EXACT = Context(prec=100)  # sums as PostgreSQL computes them
 
 
-def compute_exposure(symbol: str, account: AccountState, portfolio: Portfolio) -> Exposure:
-    """Value positions at the last prices; pending buys count as filled."""
+def symbol_values(account: AccountState, portfolio: Portfolio) -> dict[str, Decimal]:
+    """Return the value of each symbol at the last prices; pending buys count as filled."""
     values: dict[str, Decimal] = {
         name: abs(position.quantity) * _price(portfolio, name, position.average_price)
         for name, position in account.held.items()
@@ -37,29 +44,59 @@ def compute_exposure(symbol: str, account: AccountState, portfolio: Portfolio) -
         if order.side is Side.BUY:
             value = order.remaining * (order.price or _price(portfolio, order.symbol, _ZERO))
             values[order.symbol] = values.get(order.symbol, _ZERO) + value
+    return values
+
+
+def compute_exposure(
+    symbol: str, account: AccountState, portfolio: Portfolio, strategy_key: str = ""
+) -> Exposure:
+    """Return what is held and pending, of the symbol, of the account and of a strategy.
+
+    A symbol counts for the strategy that holds or buys it: it has one owner at a time.
+    """
+    values, owners = symbol_values(account, portfolio), portfolio.owners
+    own = {name: value for name, value in values.items() if owners.get(name) == strategy_key}
     pending = [order for order in account.pending if order.symbol == symbol]
     position = account.held.get(symbol)
     return Exposure(
         position=position.quantity if position else _ZERO,
-        average_price=position.average_price if position else _ZERO,
         pending_buy=_remaining(pending, Side.BUY),
         pending_sell=_remaining(pending, Side.SELL),
         symbol_value=values.get(symbol, _ZERO),
         total_value=sum(values.values(), _ZERO),
-        open_symbols=sum(not is_dust(name, value) for name, value in values.items()),
+        open_symbols=sum(
+            value >= portfolio.instruments[name].min_order_value for name, value in values.items()
+        ),
         cash=portfolio.cash,
         equity=portfolio.equity,
         daily_pnl=account.earned_today + portfolio.unrealised,
         orders_today=account.orders_today,
         orders_last_minute=account.orders_last_minute,
-        unknown_attempts=sum(order.unknown for order in account.pending),
         symbol_unknown=sum(order.unknown for order in pending),
+        strategy_value=sum(own.values(), _ZERO),
+        strategy_symbols=len(own),
+        strategy_symbol_value=own.get(symbol, _ZERO),
+        strategy_orders_today=account.orders_of.get(strategy_key, 0),
     )
 
 
-def is_dust(symbol: str, value: Decimal) -> bool:
-    """Return whether a position of this value is too small to be sold."""
-    return value < min_order_value(market_for_symbol(symbol))
+def account_facts(
+    symbol: str, account: AccountState, day: datetime, age_ns: int = 0
+) -> AccountFacts:
+    """Return the figures that the statement of an order of this symbol compares again."""
+    pending = [order for order in account.pending if order.symbol == symbol]
+    position = account.held.get(symbol)
+    return AccountFacts(
+        position=position.quantity if position else _ZERO,
+        pending_buy=_remaining(pending, Side.BUY),
+        pending_sell=_remaining(pending, Side.SELL),
+        held=_sum(each.quantity for each in account.held.values()),
+        pending=_sum(each.remaining for each in account.pending),
+        pending_orders=len(account.pending),
+        day=day,
+        orders_today=account.orders_today,
+        age_ms=age_ns / 1e6,
+    )
 
 
 def _price(portfolio: Portfolio, symbol: str, default: Decimal) -> Decimal:
@@ -68,7 +105,20 @@ def _price(portfolio: Portfolio, symbol: str, default: Decimal) -> Decimal:
 
 
 def _remaining(orders: Iterable[OpenOrder], side: Side) -> Decimal:
-    return sum((order.remaining for order in orders if order.side is side), _ZERO)
+    return _sum(order.remaining for order in orders if order.side is side)
+
+
+def _sum(quantities: Iterable[Decimal]) -> Decimal:
+    total = _ZERO
+    for each in quantities:
+        total = _EXACT.add(total, each)
+    return total
+
+
+def _log_failure(task: asyncio.Task[_Reading]) -> None:
+    """A reader that waits for it gets the error; a refresh has none."""
+    if not task.cancelled() and (error := task.exception()):
+        log.debug("account state not read", error=str(error))
 
 
 def trading_day_start(now: datetime) -> datetime:
@@ -77,13 +127,24 @@ def trading_day_start(now: datetime) -> datetime:
 
 
 class AccountVersion:
-    """Counter of changes to orders, fills and freezes; a cached state is good for one value."""
+    """Counter of changes to orders, fills and freezes; a state that was read is good for one value.
+
+    Any thread may advance it. Listeners run after each change, in the thread that made it.
+    """
 
     def __init__(self) -> None:
         self.value = 0
+        self._advancing = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
 
     def advance(self) -> None:
-        self.value += 1
+        with self._advancing:
+            self.value += 1
+        for listener in self._listeners:
+            listener()
 
 
 class RiskSources(NamedTuple):
@@ -100,46 +161,138 @@ class RiskSources(NamedTuple):
     is_reconciled: Callable[[], bool]
     is_open: Callable[[], bool]
     is_clock_synced: Callable[[], bool]
+    base_price: Callable[[str], float]
+
+    def switches(
+        self, proposal: OrderProposal, suspended: frozenset[str], frozen: frozenset[str]
+    ) -> Switches:
+        """Return the switches; the symbols in `suspended` and `frozen` are the database's."""
+        symbol, scope = proposal.symbol, {proposal.symbol, "*"}
+        return Switches(
+            account_enabled=self.monitor.enabled(),
+            strategy_enabled=self.monitor.enabled(proposal.strategy_key),
+            market_active=suspended.isdisjoint(scope),
+            frozen=symbol in self.freezing or not frozen.isdisjoint(scope),
+            watched=symbol not in self.unwatched(),
+            reconciled=self.is_reconciled(),
+            session_open=self.is_open(),
+            clock_synced=self.is_clock_synced(),
+            safety=self.monitor.safety.state,
+        )
+
+    def base(self, symbol: str) -> Decimal | None:
+        """Return the price that the day's limits are computed from; None where there are none."""
+        found = self.base_price(symbol)
+        return Decimal(repr(found)) if found else None
+
+
+def quote_of(price: CachedPrice, now: datetime, base: Decimal | None = None) -> QuoteSnapshot:
+    """Return a cached price with its age since it was received."""
+    age_ms = now.timestamp() * 1000 - price.timestamp
+    return QuoteSnapshot(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms, base=base)
+
+
+class _Reading(NamedTuple):
+    """The account state as it was read, with the version and the day it is good for."""
+
+    state: AccountState
+    version: int
+    day: datetime
+    began_ns: int
 
 
 class RiskSnapshotReader:
-    """Reads prices from the cache or the last tick, and the account state from the database."""
+    """Reads prices from the cache or the last tick, and the account state from memory.
+
+    The state in memory is read again in the background after every change of this run. What other
+    processes change (a freeze, an adoption) is not noticed here: the statement that stores an order
+    compares the facts again, and a caller that is refused reads them with `fresh`.
+    """
 
     def __init__(self, sources: RiskSources, clock: Clock) -> None:
         self._sources = sources
         self._clock = clock
-        self._cached: tuple[AccountState, int, int] | None = None  # state, version, monotonic ns
+        self._known: _Reading | None = None
+        self._reading: tuple[int, asyncio.Task[_Reading]] | None = None  # version, task
+        self._refresh: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        sources.version.add_listener(self._on_advance)
 
-    async def __call__(self, proposal: OrderProposal) -> RiskSnapshot:
-        account = await self._account_state()
+    async def __call__(self, proposal: OrderProposal, *, fresh: bool = False) -> RiskSnapshot:
+        reading = await self._account_state(fresh)
+        account = reading.state
         return RiskSnapshot(
+            instrument=self._sources.portfolio.instruments[proposal.symbol],
             market=await self._quote(proposal.symbol),
-            exposure=compute_exposure(proposal.symbol, account, self._sources.portfolio),
-            switches=self._switches(proposal, account),
+            exposure=compute_exposure(
+                proposal.symbol, account, self._sources.portfolio, proposal.strategy_key
+            ),
+            switches=self._sources.switches(proposal, account.suspended, account.frozen),
             now=self._clock.now(),
+            facts=account_facts(
+                proposal.symbol, account, reading.day, self._clock.monotonic_ns() - reading.began_ns
+            ),
         )
 
-    async def _account_state(self) -> AccountState:
-        """Return the state of this version, at most half a second old."""
-        now_ns, version = self._clock.monotonic_ns(), self._sources.version.value
-        if self._cached is not None:
-            state, of_version, read_ns = self._cached
-            if of_version == version and now_ns - read_ns < ACCOUNT_STATE_TTL_S * 1e9:
-                return state
-        now = self._clock.now()
-        state = await load_account_state(
-            self._sources.database, self._sources.account, trading_day_start(now), now
+    async def _account_state(self, fresh: bool) -> _Reading:
+        """Return the state of this version and day; with `fresh`, one that is read now."""
+        known, version = self._known, self._sources.version.value
+        is_current = (
+            known is not None
+            and known.version == version
+            and known.day == trading_day_start(self._clock.now())
         )
-        self._cached = (state, version, now_ns)
-        return state
+        if known is not None and is_current and not fresh:
+            return known
+        if self._reading is None or self._reading[0] != version or fresh:
+            task = asyncio.create_task(self._read(version))
+            self._reading = version, task
+            task.add_done_callback(_log_failure)
+        return await asyncio.shield(self._reading[1])
+
+    async def _read(self, version: int) -> _Reading:
+        now, began_ns = self._clock.now(), self._clock.monotonic_ns()
+        day, sources = trading_day_start(now), self._sources
+        try:
+            state = await load_account_state(sources.database, sources.account, day, now)
+        finally:
+            if self._reading is not None and self._reading[1] is asyncio.current_task():
+                self._reading = None
+        reading = _Reading(state, version, day, began_ns)
+        if self._known is None or reading.began_ns >= self._known.began_ns:
+            self._known = reading
+        return reading
+
+    def _on_advance(self) -> None:
+        """Read the state soon; called on any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._schedule_refresh)
+
+    def _schedule_refresh(self) -> None:
+        """Read the state after a delay: an update mostly comes with others."""
+        if self._refresh is None:
+            self._refresh = self._loop.call_later(REFRESH_DELAY_S, self._start_refresh)
+
+    def _start_refresh(self) -> None:
+        self._refresh = None
+        version = self._sources.version.value
+        if self._known is not None and self._known.version != version and self._reading is None:
+            task = asyncio.create_task(self._read(version))
+            self._reading = version, task
+            task.add_done_callback(_log_failure)
+            task.add_done_callback(lambda _task: self._refresh_again())
+
+    def _refresh_again(self) -> None:
+        known = self._known
+        if known is not None and known.version != self._sources.version.value:
+            self._schedule_refresh()
 
     async def _quote(self, symbol: str) -> QuoteSnapshot | None:
         try:
             price = await self._sources.cache.prices.get(symbol)
         except OperationError:
             return self._last_tick_quote(symbol)
-        age_ms = self._clock.now().timestamp() * 1000 - price.timestamp
-        return QuoteSnapshot(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms)
+        return quote_of(price, self._clock.now(), self._sources.base(symbol))
 
     def _last_tick_quote(self, symbol: str) -> QuoteSnapshot | None:
         """Return the last tick where the cache has expired or lost it; the gate checks its age."""
@@ -148,18 +301,5 @@ class RiskSnapshotReader:
         if tick is None:
             return None
         last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
-        return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=portfolio.age_ms(tick))
-
-    def _switches(self, proposal: OrderProposal, account: AccountState) -> Switches:
-        sources, scope = self._sources, {proposal.symbol, "*"}
-        return Switches(
-            account_enabled=sources.monitor.enabled(),
-            strategy_enabled=sources.monitor.enabled(proposal.strategy_key),
-            market_active=account.suspended.isdisjoint(scope),
-            frozen=proposal.symbol in sources.freezing or not account.frozen.isdisjoint(scope),
-            watched=proposal.symbol not in sources.unwatched(),
-            reconciled=sources.is_reconciled(),
-            session_open=sources.is_open(),
-            clock_synced=sources.is_clock_synced(),
-            safety=sources.monitor.safety.state,
-        )
+        age_ms, base = portfolio.age_ms(tick), self._sources.base(symbol)
+        return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms, base=base)

@@ -1,11 +1,20 @@
 """A strategy running in its lane: ticks arrive on one thread, signals leave on the event loop.
 
-    tick ─▶ inbox ─▶ STRATEGY_EVALUATE (P2, at most one queued) ─▶ on_tick … evaluate ─▶ signals
+    fill, order ─┐
+    bar, timer ──┤
+    tick ────────┴▶ inbox ─▶ STRATEGY_EVALUATE (P2, at most one queued)
+                                 └─▶ on_fill, on_order, on_bar, on_tick … evaluate ─▶ signals
 
 One lane worker at a time calls `run_pending`; a second one returns at once and the first wakes the
 strategy again. A call that raises, or returns what is no signal, is logged and the next tick is
 handled. A strategy is disabled after 20 such calls in a row, or when a call does not return; a
 paused lane is not counted as such a call.
+
+Cancels and replacements of orders leave with the signals.
+
+A strategy with a warm-up is called with a symbol once each of its series has so many bars, and
+without a symbol (on_start, on_timer, evaluate) once one symbol has: it never decides on half an
+average.
 """
 
 from __future__ import annotations
@@ -14,16 +23,39 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from time import monotonic
-from typing import Any, NamedTuple
+from functools import partial
+from time import monotonic, time_ns
+from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from qts import telemetry
-from qts.domain import Tick
-from qts.pipeline.decision_journal import Entry, ParamsEntry, StrategyCallEntry
-from qts.pipeline.strategy_call import CallError, call_strategy
-from qts.strategies import Signal, Strategy, View
+from qts.domain import Bar, Clock, RefusedError, Tick
+from qts.pipeline.decision_journal import ParamsEntry, StrategyCallEntry
+from qts.pipeline.process_protocol import Instructions
+from qts.pipeline.runner_hooks import RunnerHooks, StateGate
+from qts.pipeline.strategy_call import (
+    BarInput,
+    CallError,
+    MarketCalls,
+    Moment,
+    StrategyUpdate,
+    call_strategy,
+    call_with_update,
+    has_method,
+    takes_updates,
+)
+from qts.pipeline.tick_inbox import TickInbox
+from qts.pipeline.traces import trace_call
+from qts.strategies import (
+    Cancel,
+    Instruction,
+    Strategy,
+    View,
+    WarmUpCount,
+    bar_subscription,
+)
 
 log = telemetry.logger("pipeline")
 _ERRORS = telemetry.counter("qts_strategy_errors_total", "errors a strategy raised", ("strategy",))
@@ -31,21 +63,9 @@ _DROPPED = telemetry.counter(
     "qts_strategy_ticks_dropped_total", "ticks a strategy was too slow for", ("strategy",)
 )
 
-INBOX_CAPACITY = 10_000
 MAX_ERRORS_IN_A_ROW = 20
 CALL_TIMEOUT_S = 10.0
-REORDER_WINDOW_S = 5.0  # a tick older than that means the clock was set back
 ERROR_LOG_INTERVAL_S = 10.0
-
-
-class RunnerHooks(NamedTuple):
-    """What a runner needs of the run; `record` journals its calls, None without a journal."""
-
-    view: Callable[[], View]
-    wake: Callable[[str], object]
-    deliver: Callable[[StrategyRunner, list[Signal]], None]
-    loop: asyncio.AbstractEventLoop
-    record: Callable[[Entry], None] | None
 
 
 class StrategyRunner:
@@ -55,16 +75,31 @@ class StrategyRunner:
         self.strategy = strategy
         self.errors = self.dropped = self.signals = 0
         self.stopped = ""
-        self._view, self._wake, self._deliver, self._loop, self._record = hooks
-        self._inbox: deque[Tick] = deque(maxlen=INBOX_CAPACITY)
-        self._evaluations: deque[asyncio.Future[list[Signal]]] = deque()
-        self._latest: dict[str, float] = {}  # time of the last tick handed over, by symbol
+        self.disabled = asyncio.Event()  # set on the event loop, once `stopped` has a reason
+        self._view, self._wake, self._deliver, self._loop, self._record, _ = hooks
+        self._inbox = TickInbox()
+        self._updates: deque[StrategyUpdate] = deque()  # none is dropped
+        self._evaluations: deque[asyncio.Future[list[Instruction]]] = deque()
         self._running = threading.Lock()
         self._missed = False  # a call came while another was running
         self._call_since_s: float | None = None
         self._params: deque[msgspec.Struct] = deque()
         self._errors_in_a_row = 0
-        self._has_on_tick = type(strategy).on_tick is not Strategy.on_tick
+        self._has_on_tick = has_method(strategy, "on_tick")
+        self._has_on_bar = has_method(strategy, "on_bar")
+        self._takes_updates = takes_updates(strategy)
+        self._is_traced = telemetry.tracing()
+        self._gate = StateGate(strategy, hooks)
+        self.keeps_state = self._gate.keeps_state
+        self._moments: deque[Moment] = deque()
+        if has_method(strategy, "on_start"):
+            self._moments.append("on_start")
+        self._ended: asyncio.Future[None] | None = None  # after on_stop
+        self.subscription = bar_subscription(strategy)
+        self._market = MarketCalls(strategy)
+        self._bars: deque[BarInput] = deque()  # none is dropped
+        self.warm_up = WarmUpCount(self.subscription)
+        self.is_warming_up = self.subscription.warm_up > 0
 
     def __str__(self) -> str:
         return self.key
@@ -77,11 +112,49 @@ class StrategyRunner:
         """Queue a tick, from any thread; a full inbox drops its oldest."""
         if not self._has_on_tick or self.stopped or not self._wants(tick.symbol):
             return
-        if len(self._inbox) == INBOX_CAPACITY:
+        if not self.warm_up.is_warm(tick.symbol):
+            return
+        if self._inbox.is_full:
             self.dropped += 1
             _DROPPED.labels(self.key).inc()
-        self._inbox.append(tick)
+        self._inbox.add(tick)
         self._wake(self.key)
+
+    def update(self, update: StrategyUpdate) -> None:
+        """Queue what happened to one of its orders, from any thread."""
+        if self._takes_updates and not self.stopped:
+            self._updates.append(update)
+            self._wake(self.key)
+
+    def add_bars(
+        self, bars: Iterable[tuple[Bar, tuple[float, ...]]], *, is_new: bool = True
+    ) -> None:
+        """Queue closed bars with the values of its indicators; history is not new."""
+        for bar, values in bars:
+            is_ready = self.warm_up.add(bar)
+            self._bars.append(BarInput(bar, values, is_new and self._has_on_bar and is_ready))
+        if self.warm_up.warm:
+            self.is_warming_up = False
+        if self._bars and not self.stopped:
+            self._wake(self.key)
+
+    async def run_timer(self, clock: Clock) -> None:
+        """Queue on_timer at each multiple of `timer_s`, if there is one."""
+        while interval_s := self.strategy.timer_s:
+            now = clock.now().timestamp()
+            await clock.sleep((now // interval_s + 1) * interval_s - now)
+            if not self.stopped and "on_timer" not in self._moments:
+                self._moments.append("on_timer")
+                self._wake(self.key)
+
+    async def close(self, timeout_s: float) -> None:
+        """Call on_stop, after all that waits; at most so long."""
+        if self.stopped or self.is_warming_up or not has_method(self.strategy, "on_stop"):
+            return
+        self._ended = self._loop.create_future()
+        self._moments.append("on_stop")
+        self._wake(self.key)
+        await asyncio.wait({self._ended}, timeout=timeout_s)
 
     def _wants(self, symbol: str) -> bool:
         try:
@@ -90,11 +163,14 @@ class StrategyRunner:
             self._report(error)
             return False
 
-    async def evaluate(self) -> list[Signal]:
-        """Return its signals for this cycle; call on the loop. A disabled strategy has none."""
-        if self.stopped:
+    async def evaluate(self) -> list[Instruction]:
+        """Return its signals for this cycle; call on the loop.
+
+        A strategy that is disabled or warms up has none.
+        """
+        if self.stopped or self.is_warming_up:
             return []
-        pending: asyncio.Future[list[Signal]] = self._loop.create_future()
+        pending: asyncio.Future[list[Instruction]] = self._loop.create_future()
         self._evaluations.append(pending)
         self._wake(self.key)
         try:
@@ -102,7 +178,7 @@ class StrategyRunner:
         finally:
             pending.cancel()
 
-    async def _result_of(self, pending: asyncio.Future[list[Signal]]) -> list[Signal]:
+    async def _result_of(self, pending: asyncio.Future[list[Instruction]]) -> list[Instruction]:
         """Wait for the evaluation; nothing if no worker called the strategy in time."""
         since_s = monotonic()
         while True:
@@ -136,6 +212,10 @@ class StrategyRunner:
             self._missed = False
             self._call_since_s = monotonic()
             self._handle_pending()
+            try:
+                self._gate.flush()
+            except RefusedError as error:
+                self._disable(str(error))
         finally:
             self._call_since_s = None
             self._running.release()
@@ -143,18 +223,39 @@ class StrategyRunner:
             self._wake(self.key)
 
     def _handle_pending(self) -> None:
-        """Handle all queued ticks, then the pending evaluations."""
+        """Handle queued moments and updates, bars and ticks, then the pending evaluations."""
         self._take_params()
-        view = self._view()
-        ticks: list[Tick] = []
-        found: list[Signal] = []
-        evaluated: list[tuple[Signal, ...]] = []
-        while not self.stopped and (tick := self._next_tick()):
-            ticks.append(tick)
-            found += self._call(self.strategy.on_tick, tick, view)
+        self._handle_moments()
+        updates = self._take_updates()
+        ticks, bars = self._take_ticks(), self._take_bars()
+        view = self._market.view_of(self._view())
+        followed = self._handle_updates(updates, view)
+        handled: list[BarInput | Tick] = []
+        found: list[Instruction] = []
+        began_ns = time_ns() if self._is_traced else 0
+        for item, result in self._market.run(bars, ticks, view):
+            handled.append(item)
+            if result is None:
+                continue
+            self._count_call(result.error)
+            found += result.instructions
+            if began_ns:
+                trace_call(self.key, result.instructions, began_ns, item)
+                began_ns = time_ns()
+            if self.stopped:
+                break
         if found:
             self.signals += len(found)
-            self._loop.call_soon_threadsafe(self._deliver, self, found)
+            self._gate.pass_on(partial(self._deliver, self, found))
+        evaluated = self._handle_evaluations(view)
+        if self._record is not None and (updates or handled or evaluated):
+            seen = tuple(astuple(each) for each in handled if isinstance(each, Tick))
+            bars = tuple(each for each in handled if isinstance(each, BarInput))
+            calls = (seen, tuple(found), tuple(evaluated), updates, tuple(followed), bars)
+            self._record(StrategyCallEntry(self.key, view.version, view.now, *calls))
+
+    def _handle_evaluations(self, view: View) -> list[Instructions]:
+        evaluated: list[Instructions] = []
         while self._evaluations:
             pending = self._evaluations.popleft()
             if pending.done():
@@ -162,20 +263,79 @@ class StrategyRunner:
             signals = self._call(self.strategy.evaluate, view)
             self.signals += len(signals)
             evaluated.append(tuple(signals))
-            self._loop.call_soon_threadsafe(_resolve, pending, signals)
-        if self._record is not None and (ticks or evaluated):
-            calls = (tuple(ticks), tuple(found), tuple(evaluated))
-            self._record(StrategyCallEntry(self.key, view.version, view.now, *calls))
+            self._gate.pass_on(partial(resolve, pending, signals))
+        return evaluated
 
-    def _next_tick(self) -> Tick | None:
-        """Return the next tick; one that two lane workers delivered out of order is skipped."""
-        while self._inbox:
-            tick = self._inbox.popleft()
-            behind_s = self._latest.get(tick.symbol, 0.0) - tick.at
-            if not 0 < behind_s < REORDER_WINDOW_S:
-                self._latest[tick.symbol] = tick.at
-                return tick
-        return None
+    def _handle_moments(self) -> None:
+        while (moment := self._next_moment()) is not None:
+            history = self._take_history()
+            self._market.add(history)
+            view = self._market.view_of(self._view())
+            found = self._call(getattr(self.strategy, moment), view)
+            if self._record is not None:  # before `close` returns: then the journal is closed too
+                calls: tuple[Any, ...] = ((), tuple(found), (), (), (), history, moment)
+                self._record(StrategyCallEntry(self.key, view.version, view.now, *calls))
+            self._gate.pass_on(partial(self._moment_passed, moment, found))
+
+    def _next_moment(self) -> Moment | None:
+        if self.stopped or self.is_warming_up or not self._moments:
+            return None
+        if self._moments[0] == "on_stop" and (self._inbox or self._bars or self._updates):
+            return None  # what waits comes first
+        return self._moments.popleft()
+
+    def _moment_passed(self, moment: Moment, found: list[Instruction]) -> None:
+        """Deliver what a moment returned, on the loop; of on_stop the cancels alone."""
+        if moment == "on_stop":
+            if cancels := [each for each in found if isinstance(each, Cancel)]:
+                self._deliver(self, cancels)
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
+        elif found:
+            self.signals += len(found)
+            self._deliver(self, found)
+
+    def _take_ticks(self) -> tuple[Tick, ...]:
+        if self.stopped:
+            self._inbox.clear()
+        return self._inbox.take()
+
+    def _take_history(self) -> tuple[BarInput, ...]:
+        """Return the history in front of the first new bar."""
+        taken = []
+        while self._bars and not self._bars[0].is_new:
+            taken.append(self._bars.popleft())
+        return tuple(taken)
+
+    def _take_bars(self) -> tuple[BarInput, ...]:
+        if self.stopped:
+            self._bars.clear()
+        return tuple(self._bars.popleft() for _ in range(len(self._bars)))
+
+    def _take_updates(self) -> tuple[StrategyUpdate, ...]:
+        """Return the queued updates, before the view that they are handled with is taken."""
+        if self.stopped:
+            self._updates.clear()
+        return tuple(self._updates.popleft() for _ in range(len(self._updates)))
+
+    def _handle_updates(self, updates: Iterable[StrategyUpdate], view: View) -> list[Instruction]:
+        found: list[Instruction] = []
+        for update in updates:
+            began_ns = time_ns()
+            for signals, error in call_with_update(self.strategy, update, view):
+                self._count_call(error)
+                found += signals
+                if self._is_traced:
+                    trace_call(self.key, signals, began_ns)
+        if found:
+            self.signals += len(found)
+            self._gate.pass_on(partial(self._deliver, self, found, after_order=True))
+        return found
+
+    def restore_state(self, data: bytes) -> None:
+        """Continue with a stored state, before the first call."""
+        self.strategy.restore_state(data)
+        self._gate.restored()
 
     def _take_params(self) -> tuple[dict[str, Any], ...]:
         """Apply parameters set since the last call and return them."""
@@ -194,9 +354,14 @@ class StrategyRunner:
                 self._record(ParamsEntry(self.key, plain))
         return tuple(taken)
 
-    def _call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
+    def _call(
+        self, method: Callable[..., Iterable[Instruction] | None], *arguments: Any
+    ) -> list[Instruction]:
+        began_ns = time_ns()
         signals, error = call_strategy(method, *arguments)
         self._count_call(error)
+        if self._is_traced:
+            trace_call(self.key, signals, began_ns)
         return signals
 
     def _count_call(self, error: CallError | None) -> None:
@@ -221,9 +386,10 @@ class StrategyRunner:
 
     def _disable(self, reason: str) -> None:
         self.stopped = reason
+        self._loop.call_soon_threadsafe(self.disabled.set)
         log.error("strategy disabled", strategy=self.key, reason=reason)
 
 
-def _resolve(pending: asyncio.Future[list[Signal]], signals: list[Signal]) -> None:
+def resolve(pending: asyncio.Future[list[Instruction]], signals: list[Instruction]) -> None:
     if not pending.done():
         pending.set_result(signals)

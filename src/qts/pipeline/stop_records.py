@@ -8,32 +8,38 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from qts.domain import Market, Position, market_for_symbol, min_order_value
+from qts.domain import ExitLevels, Position
 from qts.orders import PositionRow
 from qts.pipeline.portfolio import Portfolio
-from qts.risk import MicroRiskLoop, PositionShadow, StopRecord
+from qts.risk import MicroRiskLoop, PositionShadow, PositionStops, StopRecord
 from qts.strategies import StrategyKind
 
-LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}  # smallest quantity that can be sold
 NO_STOPS, DUST = "no stops", "dust, too small to sell"
 UNPARK_RISE = 1.02  # a parked position is watched again when its value is this much higher
 
 
 class StopRecords:
-    """Memory of the stops, one record for each position; for one event loop.
+    """Memory of the stops, one record for each position; changes are serialised by its owner.
 
-    `kinds` maps a strategy's key to its kind, which decides its stops.
+    `kinds` maps a strategy's key to its kind, which decides how long its positions are held;
+    `stops` has those of strategies with stops of their own.
     """
 
     def __init__(
-        self, portfolio: Portfolio, micro_risk: MicroRiskLoop, kinds: Mapping[str, StrategyKind]
+        self,
+        portfolio: Portfolio,
+        micro_risk: MicroRiskLoop,
+        kinds: Mapping[str, StrategyKind],
+        stops: Mapping[str, PositionStops],
     ) -> None:
         self._portfolio = portfolio
         self._micro_risk = micro_risk
         self._kinds = kinds
+        self._stops = stops
         self._records: dict[str, StopRecord] = {}
         self._saved: dict[str, StopRecord] = {}
         self._parked_value: dict[str, float] = {}
+        self._exits: dict[str, tuple[str, ExitLevels]] = {}  # by symbol, with the strategy
 
     def take(self, rows: Iterable[PositionRow], stored: Mapping[str, StopRecord]) -> None:
         """Take positions from the ledger, with the stored states that belong to them."""
@@ -67,6 +73,13 @@ class StopRecords:
             )
         self._records[symbol] = record.grown(float(quantity), float(average))
 
+    def set_exits(self, symbol: str, strategy_key: str, exits: ExitLevels | None) -> None:
+        """Take the exits of the latest entry of a symbol; they hold while its strategy owns it."""
+        if exits is None:
+            self._exits.pop(symbol, None)
+        else:
+            self._exits[symbol] = strategy_key, exits
+
     def mark_half_sold(self, symbols: Collection[str]) -> None:
         """Record halves that the ledger shows: their orders are durable before the state is."""
         for symbol in symbols & self._records.keys():
@@ -83,7 +96,7 @@ class StopRecords:
 
     def unwatched(self) -> frozenset[str]:
         """Return the symbols that were adopted without stops."""
-        return frozenset(each.symbol for each in self._records.values() if not each.watched)
+        return frozenset(each.symbol for each in list(self._records.values()) if not each.watched)
 
     def notes(self) -> dict[str, str]:
         """Return which positions no stop watches, and why."""
@@ -101,13 +114,23 @@ class StopRecords:
         self._saved.update((each.symbol, each) for each in records)
 
     def _shadow(self, position: Position) -> PositionShadow | None:
-        symbol, kind = position.symbol, self._kinds.get(self._owner(position.symbol), "PORTFOLIO")
-        lot = LOTS[market_for_symbol(symbol)]
+        symbol, owner = position.symbol, self._owner(position.symbol)
+        kind, stops = self._kinds.get(owner, "PORTFOLIO"), self._stops.get(owner)
+        lot = float(self._portfolio.instruments[symbol].lot)
         quantity, average = float(position.quantity), float(position.average_price)
         record = self._records.get(symbol)
+        strategy_key, exits = self._exits.get(symbol, ("", None))
+        if strategy_key != owner:
+            exits = None
         if record is None:
             return PositionShadow(
-                symbol=symbol, quantity=quantity, average=average, lot=lot, kind=kind
+                symbol=symbol,
+                quantity=quantity,
+                average=average,
+                lot=lot,
+                kind=kind,
+                stops=stops,
+                exits=exits,
             )
         if not record.watched or self._is_parked(position, record):
             return None
@@ -123,6 +146,8 @@ class StopRecords:
             average=record.reference or average,
             lot=lot,
             kind=kind,
+            stops=stops,
+            exits=exits,
             entered_at=record.opened_at,
             restored=record.state,
             identity=(record.opened_at, record.adopted_at),
@@ -131,7 +156,7 @@ class StopRecords:
     def _is_parked(self, position: Position, record: StopRecord) -> bool:
         """Park a position that is too small to be sold, until its value has risen."""
         symbol, parked = position.symbol, self._micro_risk.parked
-        minimum = float(min_order_value(market_for_symbol(symbol)))
+        minimum = float(self._portfolio.instruments[symbol].min_order_value)
         tick = self._portfolio.last_tick(symbol)
         if not minimum or tick is None:
             return symbol in parked

@@ -10,14 +10,27 @@ from __future__ import annotations
 import reprlib
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from qts.strategies import Signal
+from qts.domain import Bar, Fill, OrderSnapshot, Tick
+from qts.strategies import (
+    Cancel,
+    Instruction,
+    NoState,
+    Replace,
+    Signal,
+    Strategy,
+    StrategyBars,
+    View,
+    encode_state,
+)
 
 RAISED, BAD_SIGNAL = "strategy raised", "strategy returned a bad signal"
 _BASES = ("builtins", "typing", "qts.strategies.strategy", "qts.strategies.step")
@@ -51,15 +64,43 @@ class CallError(msgspec.Struct, frozen=True, array_like=True):
         return cls(RAISED, _shown.repr(error), where or other)
 
 
+class StrategyUpdate(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to an order of a strategy: a fill, a change of its state, or both."""
+
+    fill: Fill | None
+    order: OrderSnapshot | None
+
+    @property
+    def calls(self) -> int:
+        return (self.fill is not None) + (self.order is not None)
+
+
+class BarInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bar of a strategy with the values of its indicators.
+
+    `is_new` says that on_bar is called with it; others are history.
+    """
+
+    bar: Bar
+    values: tuple[float, ...]
+    is_new: bool = True
+
+
+# Methods without an input of their own, each a call with one view.
+Moment = Literal["on_start", "on_timer", "on_stop"]
+
+
 class CallResult(NamedTuple):
-    signals: list[Signal]
+    instructions: list[Instruction]
     error: CallError | None
 
 
-def call_strategy(method: Callable[..., Iterable[Signal]], *arguments: Any) -> CallResult:
-    """Return the signals of a call, and its first mistake if it made one."""
+def call_strategy(
+    method: Callable[..., Iterable[Instruction] | None], *arguments: Any
+) -> CallResult:
+    """Return what a call returned, and its first mistake if it made one."""
     bad: CallError | None = None
-    signals: list[Signal] = []
+    signals: list[Instruction] = []
     try:
         found = method(*arguments)
         if not found:
@@ -69,7 +110,7 @@ def call_strategy(method: Callable[..., Iterable[Signal]], *arguments: Any) -> C
             text = f"returned {_shown.repr(found)}; expected a list of signals"
             return CallResult(signals, CallError(BAD_SIGNAL, text, _line(method, found)))
         for each in items:
-            if isinstance(each, Signal):
+            if isinstance(each, Signal | Cancel | Replace):
                 signals.append(each)
             elif bad is None:
                 text = f"returned {_shown.repr(each)} among its signals"
@@ -77,6 +118,88 @@ def call_strategy(method: Callable[..., Iterable[Signal]], *arguments: Any) -> C
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a strategy may raise anything
         return CallResult([], CallError.raised(error, getattr(method, "__self__", None)))
     return CallResult(signals, bad)
+
+
+def call_with_update(
+    strategy: Strategy[Any], update: StrategyUpdate, view: View
+) -> Iterator[CallResult]:
+    """Call on_fill, then on_order, with what the update has."""
+    if update.fill is not None:
+        yield call_strategy(strategy.on_fill, update.fill, view)
+    if update.order is not None:
+        yield call_strategy(strategy.on_order, update.order, view)
+
+
+class MarketCalls:
+    """Calls of a strategy with bars and ticks, and what it sees: its own bars and orders."""
+
+    def __init__(self, strategy: Strategy[Any]) -> None:
+        self._strategy = strategy
+        self.bars = StrategyBars.of(strategy)
+
+    def view_of(self, view: View) -> View:
+        """Return the view with the strategy's own bars and orders."""
+        if self.bars is None and not view.orders:
+            return view
+        orders = tuple(each for each in view.orders if each.strategy_key == self._strategy.key)
+        return replace(view, series=self.bars, orders=orders)
+
+    def add(self, bars: Iterable[BarInput]) -> None:
+        """Keep bars without calling the strategy."""
+        if self.bars is not None:
+            for each in bars:
+                self.bars.add(each.bar, each.values)
+
+    def run(
+        self, bars: Iterable[BarInput], ticks: Iterable[Tick], view: View
+    ) -> Iterator[tuple[BarInput | Tick, CallResult | None]]:
+        """Call on_bar and on_tick in order of time; a bar comes before a tick at its close.
+
+        Yields each bar and tick with the result of its call, once it was handled; history has none.
+        """
+        waiting = deque(bars)
+        for tick in ticks:
+            while waiting and waiting[0].bar.at <= tick.at:
+                yield waiting[0], self._run_bar(waiting.popleft(), view)
+            yield tick, call_strategy(self._strategy.on_tick, tick, view)
+        while waiting:
+            yield waiting[0], self._run_bar(waiting.popleft(), view)
+
+    def _run_bar(self, given: BarInput, view: View) -> CallResult | None:
+        self.add((given,))
+        if not given.is_new:
+            return None
+        return call_strategy(self._strategy.on_bar, given.bar, view)
+
+
+class StateWatch:
+    """Notices changes of the state of a strategy that has a `State`."""
+
+    def __init__(self, strategy: Strategy[Any]) -> None:
+        self._strategy = strategy
+        self._known = self._encoded()
+
+    def changed(self) -> bytes | None:
+        """Return the state if it has changed since; raise RefusedError if it cannot be stored."""
+        data = self._encoded()
+        if data == self._known:
+            return None
+        self._known = data
+        return data
+
+    def _encoded(self) -> bytes:
+        strategy = self._strategy
+        return b"" if strategy.State is NoState else encode_state(strategy.key, strategy.state)
+
+
+def has_method(strategy: Strategy[Any], name: str) -> bool:
+    """Return whether the class of a strategy has a method of its own."""
+    return getattr(type(strategy), name) is not getattr(Strategy, name)
+
+
+def takes_updates(strategy: Strategy[Any]) -> bool:
+    """Return whether a strategy has an on_fill or an on_order."""
+    return has_method(strategy, "on_fill") or has_method(strategy, "on_order")
 
 
 def _items(found: object) -> Iterator[Any] | None:

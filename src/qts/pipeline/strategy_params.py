@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from qts.pipeline.runner import StrategyRunner
 log = telemetry.logger("pipeline")
 
 CHANNEL = "qts_strategy_params"
+_RETRY_INTERVAL_S = 1.0
 _ALL = "SELECT strategy_key, params, version, changed_by FROM strategy_params"
 
 
@@ -40,13 +42,17 @@ class StrategyParamsWatcher:
 
     async def run(self) -> None:
         async with self._database.listen(CHANNEL) as listener:
-            async for (
-                _
-            ) in listener:  # also once listening starts: changes before that are read, too
-                try:
-                    await self.load()
-                except OperationError as error:
-                    log.warning("strategy parameters not read", error=str(error))
+            # The first comes once listening starts: changes before that are read, too.
+            async for _ in listener:
+                await self._load_until_read()
+
+    async def _load_until_read(self) -> None:
+        while True:
+            try:
+                return await self.load()
+            except OperationError as error:
+                log.warning("strategy parameters not read; retrying", error=str(error))
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _apply(self, key: str, params: Mapping[str, Any], actor: str) -> None:
         runner = self._runners.get(key)

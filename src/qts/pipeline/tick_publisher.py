@@ -1,82 +1,137 @@
-"""The path of a tick from the feed to its consumers, on the loop's thread.
+"""The path from the feed to the consumers of its ticks and index values, on the loop's thread.
 
-record ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
-      └─▶ portfolio, cache, paper matching
+tick ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
+    └─▶ portfolio, bars, cache, paper matching
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Protocol
 
-from qts.cache import Cache, CachedPrice
-from qts.domain import Clock, Market, Tick, market_for_symbol
-from qts.events import EventEngine
+from qts import telemetry
+from qts.cache import Cache, CachedLevel, CachedOrderBook, CachedPrice
+from qts.domain import BookLevel, OrderBook, Tick
+from qts.events import EventPort, Payload
 from qts.events import payloads as p
-from qts.feed import PatternRecord, best_bid_ask
+from qts.feed import FeedCallbacks, Surge
 from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.traces import tick_key
+from qts.venues import IndexQuote
 
-OnTick = Callable[[str, float, float, float, float], None]  # symbol, price, bid, ask, volume
+CACHED_BOOK_INTERVAL_S = 0.25
+
+
+class PaperMarket(Protocol):
+    """What matches paper orders."""
+
+    def on_tick(self, tick: Tick) -> None: ...
+    def on_book(self, book: OrderBook) -> None: ...
 
 
 class TickPublisher:
-    """A sink of the feed; `paper` matches paper orders against each tick, None elsewhere."""
+    """Consumer of the feed; `paper` matches paper orders against ticks and books, if any.
+
+    While spans are recorded, one of `trace_every` ticks is traced; none with 0.
+    """
 
     def __init__(
         self,
-        engine: EventEngine,
+        engine: EventPort,
         portfolio: Portfolio,
         cache: Cache,
-        clock: Clock,
-        paper: OnTick | None,
+        bars: Callable[[Tick], None],
+        paper: PaperMarket | None,
+        trace_every: int,
     ) -> None:
         self._engine = engine
         self._portfolio = portfolio
         self._cache = cache
-        self._clock = clock
+        self._bars = bars
         self._paper = paper
-        self._day_volumes: dict[str, float] = {}
+        self._trace_every = trace_every if telemetry.tracing() else 0
+        self._cached_books: dict[str, float] = {}  # when the cache took the last one
         self.count = 0
 
-    def __call__(self, record: PatternRecord) -> None:
-        snapshot = record.snapshot
-        inputs = snapshot.observation.inputs
-        bid, ask = best_bid_ask(inputs.kis_raw)
-        self.tick(snapshot.context.symbol, inputs.price, inputs.volume, bid, ask)
+    @property
+    def callbacks(self) -> FeedCallbacks:
+        """What the feed calls."""
+        on_tick = self._publish_sampled if self._trace_every else self
+        return FeedCallbacks(on_tick, self.publish_book, self.publish_index, self.publish_volume)
 
-    def tick(self, symbol: str, price: float, day_volume: float, bid: float, ask: float) -> None:
-        """Publish a tick; `day_volume` is cumulative, the published volume is the increment."""
-        if not price > 0:
-            return
-        now = self._clock.now().timestamp()
-        volume = max(0.0, day_volume - self._day_volumes.get(symbol, day_volume))
-        self._day_volumes[symbol] = day_volume
+    def __call__(self, tick: Tick) -> None:
         self.count += 1
-        self._portfolio.apply_tick(Tick(symbol, price, volume, bid or price, ask or price, now))
-        payload = p.PriceTick(symbol=symbol, price=price, volume=volume, bid=bid, ask=ask)
+        self._portfolio.apply_tick(tick)
         # The stops run inside publish: an exit they start on the loop runs after what follows here.
-        self._engine.publish(self._engine.new_event("PRICE_TICK", payload, "feed"))
-        self._push_price(symbol, price, day_volume, bid, ask, now)
+        self._engine.publish(self._engine.new_event("PRICE_TICK", tick, "feed"))
+        self._bars(tick)
+        self._cache.prices.push(self._price(tick))
         if self._paper is not None:
-            self._paper(symbol, price, bid, ask, volume)
+            self._paper.on_tick(tick)
 
-    def _push_price(
-        self, symbol: str, price: float, volume: float, bid: float, ask: float, now: float
-    ) -> None:
-        whole = market_for_symbol(symbol) is Market.KRX
-        last, low, high = (_exact(value, whole) for value in (price, bid or price, ask or price))
-        self._cache.prices.push(
-            CachedPrice(
-                symbol=symbol,
-                bid=low,
-                ask=max(low, high),
-                last=last,
-                volume=_exact(volume, whole),
-                timestamp=int(now * 1000),
-                ver=self.count,
-            )
+    def _publish_sampled(self, tick: Tick) -> None:
+        """Pass on a tick, and trace it where its turn has come."""
+        if (self.count + 1) % self._trace_every:
+            self(tick)
+            return
+        with telemetry.span("tick", symbol=tick.symbol, price=tick.price) as sampled:
+            sampled.remember(tick_key(tick))
+            self(tick)
+
+    def publish_book(self, book: OrderBook) -> None:
+        """Publish an order book; the cache takes at most four of a symbol in a second."""
+        self._engine.publish(self._engine.new_event("ORDERBOOK_UPDATE", book, "feed"))
+        if self._paper is not None:
+            self._paper.on_book(book)
+        if book.at - self._cached_books.get(book.symbol, 0.0) >= CACHED_BOOK_INTERVAL_S:
+            self._cached_books[book.symbol] = book.at
+            self._cache.books.push(self._cached_book(book))
+
+    def _cached_book(self, book: OrderBook) -> CachedOrderBook:
+        def levels(side: tuple[BookLevel, ...]) -> tuple[CachedLevel, ...]:
+            return tuple(CachedLevel(_exact(p), _exact(q)) for p, q in side)
+
+        # A price above 90 million won does not fit the cache in units of 1e-8; it is a whole one.
+        in_won = all(price.is_integer() for price, _ in (*book.bids, *book.asks))
+        return CachedOrderBook(
+            symbol=book.symbol,
+            bids=levels(book.bids),
+            asks=levels(book.asks),
+            timestamp=int(book.at * 1000),
+            unit=Decimal(1) if in_won else Decimal("0.00000001"),
+            ver=int(book.at * 1000),
+        )
+
+    def publish_index(self, quote: IndexQuote) -> None:
+        """Publish the value of an index, or of an index of volatility."""
+        if quote.is_volatility:
+            self._publish("VIX_UPDATE", p.VixUpdate(value=quote.value, change=quote.change))
+        else:
+            update = p.IndexUpdate(index=quote.name, value=quote.value, change=quote.change)
+            self._publish("INDEX_UPDATE", update)
+
+    def publish_volume(self, surge: Surge) -> None:
+        """Publish a surge of volume: what was traded since the price before, and its value."""
+        turnover = surge.volume * surge.price
+        update = p.VolumeUpdate(symbol=surge.symbol, volume=surge.volume, turnover=turnover)
+        self._publish("VOLUME_UPDATE", update)
+
+    def _publish(self, name: str, payload: Payload) -> None:
+        self._engine.publish(self._engine.new_event(name, payload, "feed"))
+
+    def _price(self, tick: Tick) -> CachedPrice:
+        bid = _exact(tick.bid)
+        return CachedPrice(
+            symbol=tick.symbol,
+            bid=bid,
+            ask=max(bid, _exact(tick.ask)),
+            last=_exact(tick.price),
+            volume=_exact(tick.volume),
+            timestamp=int(tick.at * 1000),
+            ver=self.count,
         )
 
 
-def _exact(value: float, whole: bool) -> Decimal:
-    return Decimal(int(value)) if whole else Decimal(repr(value))
+def _exact(value: float) -> Decimal:
+    return Decimal(int(value)) if value.is_integer() else Decimal(repr(value))

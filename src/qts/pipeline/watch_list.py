@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from qts import telemetry
@@ -26,7 +26,7 @@ _AGE = telemetry.gauge(
 class PricedFeed(Protocol):
     """What the list needs of the feed."""
 
-    def watch(self, symbols: Sequence[str]) -> None: ...
+    def watch(self, symbols: Sequence[str], on_order: Collection[str]) -> None: ...
     def price_age_s(self, symbol: str) -> float | None: ...
 
 
@@ -40,6 +40,7 @@ class WatchList:
         self._submitted: dict[str, int] = {}
         self._on_order: list[str] = []
         self._watched: list[str] = []
+        self._with_books: set[str] = set()
         self._exported: set[str] = set()
 
     def submitted(self, symbol: str) -> None:
@@ -60,9 +61,10 @@ class WatchList:
         )
         symbols = [each.symbol for each in held]
         watched = list(dict.fromkeys([*symbols, *self._submitted, *self._on_order]))
-        if set(watched) != set(self._watched):
-            self._feed.watch(watched)
-            self._watched = watched
+        on_order = {*self._submitted, *self._on_order}
+        if set(watched) != set(self._watched) or on_order != self._with_books:
+            self._feed.watch(watched, on_order)
+            self._watched, self._with_books = watched, on_order
 
     async def run(self, database: Database, key: AccountKey) -> None:
         """Follow positions and open orders until cancelled."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qts.domain import RefusedError, nearest_name
+from qts.domain import MANUAL, STOPS, RefusedError, nearest_name
 from qts.strategies.strategy import Strategy
 
 BUILTIN = ("MovingAverageSwing", "RsiScalper", "SurgeBreakout")
@@ -41,7 +41,22 @@ def load_strategy(name: str) -> type[Strategy[Any]]:
         raise RefusedError(f"strategy {name}: {source} has no class {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise RefusedError(f"strategy {name}: {class_name} must derive from qts.Strategy")
+    if found.key in (MANUAL, STOPS):
+        whose = "the operator" if found.key == MANUAL else "the stops"
+        raise RefusedError(
+            f"strategy {name}: its key is {found.key!r}, which orders of {whose} have; give it"
+            f' another: class {class_name}(Strategy, key="...")'
+        )
     return found
+
+
+def source_digest(kind: type[Strategy[Any]]) -> str:
+    """Return a digest of the file that defines a strategy; empty where it has none."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
+    except OSError:
+        return ""
 
 
 def _load_module(name: str, source: str) -> ModuleType:

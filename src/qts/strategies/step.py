@@ -3,12 +3,14 @@
     step(state, params, price, volume, at, position) -> 1 enter, -1 exit, 0 neither
 
 `state` is an array of numbers per symbol, zero at first; `params` are the strategy's parameters in
-their declared order. The function uses only its arguments, arithmetic and `math`, so it decides the
+their declared order. With `timeframes` it is called with the close and the volume of each bar
+instead of each tick. The function uses only its arguments, arithmetic and `math`, so it decides the
 same compiled and interpreted, live and in a backtest.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
@@ -16,8 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import IntentType, RefusedError, Side, Tick
-from qts.strategies.strategy import P, Signal, Strategy, View
+from qts.domain import Bar, IntentType, RefusedError, Side, Tick
+from qts.strategies.signal import Signal
+from qts.strategies.strategy import P, Strategy, View
 
 Numbers = npt.NDArray[np.float64]
 Step = Callable[[Numbers, Numbers, float, float, float, float], int]
@@ -25,7 +28,9 @@ Step = Callable[[Numbers, Numbers, float, float, float, float], int]
 
 @cache
 def compile_step(step: Step) -> Step:
-    """Compile a step with numba; return it unchanged if numba is not installed."""
+    """Compile a step with numba; return it unchanged if numba is not installed or switched off."""
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        return step  # as numba does, without its import
     try:
         import numba
     except ImportError:
@@ -53,7 +58,13 @@ class StepStrategy(Strategy[P]):
         self.numbers = self._numbers(params)
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
+        if self.timeframes:
+            return ()
         return self.on_price(tick, float(view.quantity(tick.symbol)))
+
+    def on_bar(self, bar: Bar, view: View) -> Iterable[Signal]:
+        close = Tick(bar.symbol, bar.close, bar.volume, at=bar.at)
+        return self.on_price(close, float(view.quantity(bar.symbol)))
 
     def on_price(self, tick: Tick, position: float) -> tuple[Signal, ...]:
         """Call the step for a tick, given the position in its symbol; return its signals."""

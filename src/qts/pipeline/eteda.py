@@ -1,0 +1,395 @@
+"""The ETEDA pipeline of an account: the five steps for its signals, unless it is suspended.
+
+RUNNING ──suspend──▶ SUSPENDED ──release of the lockdown by the operator──▶ RUNNING
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from qts import telemetry
+from qts.domain import Clock, OrderType, QtsError, Side, TimeInForce
+from qts.events import Payload
+from qts.events import payloads as p
+from qts.pipeline.act import OrderSubmitter, act
+from qts.pipeline.config import PipelineConfig
+from qts.pipeline.cycle import Cycle, StepFailedError
+from qts.pipeline.decision_journal import DecideEntry, Entry, ExtractEntry
+from qts.pipeline.evaluate import contradict, evaluate
+from qts.pipeline.order_changer import CancelOrder, OrderChanger
+from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.runner import StrategyRunner
+from qts.pipeline.steps import DecisionPolicy, decide, extract, transform
+from qts.risk import CODES, GUARDRAILS, OrderProposal, RiskLimits
+from qts.strategies import Cancel, Replace, Signal
+
+log = telemetry.logger("pipeline")
+_CYCLES = telemetry.counter("qts_cycles_total", "cycles by how they ended", ("strategy", "end"))
+_OVERRUNS = telemetry.counter(
+    "qts_cycle_overruns_total", "cycles that took too long", ("strategy",)
+)
+
+RECENT_CYCLES = 500
+ANOMALY = 3  # times the interval
+FAR_TOO_LONG = 10
+_OF_THE_ACCOUNT = frozenset(("GR001", "GR020", "GR061", "GR062"))  # not of one symbol
+OrderSlot = tuple[str, str, Side]  # of a strategy and a symbol
+
+GUARDRAIL_INTERVAL_S = 600.0  # between two of a code for a symbol, or for the account
+
+
+class PipelineSuspension(msgspec.Struct, frozen=True):
+    reason: str
+    source: str
+
+
+class PipelineHooks(NamedTuple):
+    """What a pipeline asks and where it reports: policy, events, codes, the journal if any."""
+
+    policy: Callable[[], DecisionPolicy]
+    emit: Callable[[str, Payload], object]
+    trip: Callable[[str, str], object]
+    record: Callable[[Entry], None] | None
+    precheck: Callable[[Cycle], Awaitable[Cycle]]  # takes out what the cache refuses
+    is_ready: Callable[[], bool]  # positions and cash are known
+    next_number: Callable[[], int]  # of a cycle, unique in the run
+    cancel: CancelOrder
+
+
+class EtedaPipeline:
+    """Runs the five steps for every strategy."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        portfolio: Portfolio,
+        submitter: OrderSubmitter,
+        limits: RiskLimits,
+        hooks: PipelineHooks,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._portfolio = portfolio
+        self._submitter = submitter
+        self._limits = limits
+        self._policy, self._emit, self._trip = hooks.policy, hooks.emit, hooks.trip
+        self._record, self._precheck = hooks.record, hooks.precheck
+        self._is_ready, self._next_number = hooks.is_ready, hooks.next_number
+        self._clock = clock
+        self._suspension: PipelineSuspension | None = None
+        self._busy: set[OrderSlot] = set()  # with an order in flight
+        self._waiting: dict[OrderSlot, list[Signal]] = {}  # for an order in flight
+        self._changer = OrderChanger(hooks.cancel, portfolio, self.on_signals, clock)
+        self._tasks: set[asyncio.Task[Cycle]] = set()
+        self._throttle = telemetry.LogThrottle(clock.monotonic_ns)
+        self.cycles: deque[Cycle] = deque(maxlen=RECENT_CYCLES)
+
+    # --- suspension -----------------------------------------------------------------------------
+
+    @property
+    def suspension(self) -> PipelineSuspension | None:
+        return self._suspension
+
+    @property
+    def may_start(self) -> bool:
+        """Return whether a cycle may start: not suspended, and positions and cash are known."""
+        return self._suspension is None and self._is_ready()
+
+    def suspend(self, reason: str, source: str) -> None:
+        """Start no cycle until the operator resumes."""
+        if self._suspension is None:
+            self._suspension = PipelineSuspension(reason, source)
+            log.warning("pipeline suspended", reason=reason, source=source)
+            self._trip("FS103", f"{reason} ({source})")
+
+    def stop(self) -> None:
+        """Start no further cycle: the run ends."""
+        self._suspension = PipelineSuspension("stopping", "app")
+
+    def resume(self, actor: str) -> None:
+        self._suspension = None
+        log.warning("pipeline resumed", actor=actor)
+
+    # --- cycles ---------------------------------------------------------------------------------
+
+    def start(
+        self, key: str, signals: Callable[[], Awaitable[list[Signal]]]
+    ) -> asyncio.Task[Cycle]:
+        """Start a cycle of a strategy, which ends at the step that fails; `close` waits for it."""
+        return self._tracked(self._timed(key, signals))
+
+    async def _timed(self, key: str, signals: Callable[[], Awaitable[list[Signal]]]) -> Cycle:
+        began_ns, interval_s = self._clock.monotonic_ns(), self._config.interval_ms / 1000
+        cycle = await self._steps(key, signals)
+        took_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+        if took_s > interval_s:
+            self._overran(key, took_s, interval_s)
+        return cycle
+
+    def on_signals(
+        self, runner: StrategyRunner, signals: list[Signal], *, after_order: bool = False
+    ) -> None:
+        """Run the steps at once for signals of a tick, a fill or an order.
+
+        A signal of a symbol whose order is in flight is dropped, since the next tick may give
+        another. One that answers a fill or an order is given once: it waits for that order. A
+        limit order is in flight on its side alone, and until it has ended or the fill timeout.
+        """
+        if not self.may_start:
+            return
+        fresh = []
+        for each in signals:
+            slots = _slots(runner.key, each)
+            if slots.isdisjoint(self._busy):
+                fresh.append(each)
+            elif after_order:
+                busy = next(slot for slot in slots if slot in self._busy)
+                self._waiting.setdefault(busy, []).append(each)
+        fresh = _one_each(fresh)
+        if not fresh:
+            return
+        taken = {slot for signal in fresh for slot in _slots(runner.key, signal)}
+
+        async def evaluate_signals() -> list[Signal]:
+            return fresh
+
+        def release(slots: Iterable[OrderSlot]) -> None:
+            freed = taken.intersection(slots)
+            taken.difference_update(freed)
+            self._busy -= freed
+            waited = [each for slot in freed for each in self._waiting.pop(slot, ())]
+            if waited:
+                self.on_signals(runner, waited, after_order=True)
+
+        def order_ended(proposal: OrderProposal) -> None:
+            release(_slots(runner.key, proposal))
+
+        task = self._tracked(self._steps(runner.key, evaluate_signals, order_ended))
+        # Runs for a task cancelled before its start, too.
+        task.add_done_callback(lambda _task: release(tuple(taken)))
+        self._busy |= taken
+
+    def change_orders(self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]) -> None:
+        """Cancel and replace orders, also while no cycle may start."""
+        self._changer.apply(runner, changes)
+
+    async def close(self) -> None:
+        """Wait for cycles and changes of orders in flight, as long as cycles wait for fills.
+
+        Then none is left to act.
+        """
+        if tasks := self._tasks | self._changer.tasks:
+            _, left = await asyncio.wait(tasks, timeout=self._config.fill_timeout_s)
+            for task in left:
+                task.cancel()
+            if left:
+                log.warning("cycles ended by the stop", count=len(left))
+                await asyncio.wait(left)
+
+    def _tracked(self, cycle: Coroutine[Any, Any, Cycle]) -> asyncio.Task[Cycle]:
+        task = asyncio.create_task(cycle)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _steps(
+        self,
+        key: str,
+        signals: Callable[[], Awaitable[list[Signal]]],
+        order_ended: Callable[[OrderProposal], None] | None = None,
+    ) -> Cycle:
+        number, began_ns = self._next_number(), self._clock.monotonic_ns()
+        cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
+        try:
+            cycle = await self._decided(cycle, signals)
+            cycle = await self._precheck(cycle)
+            cycle = await act(cycle, self._submitter, self._config.fill_timeout_s, order_ended)
+        except StepFailedError as error:
+            cycle = replace(cycle, code=error.code, error=str(error))
+            log.error("cycle failed", strategy=key, code=error.code, error=str(error))
+            self._trip(error.code, str(error))
+        except QtsError as error:
+            cycle = replace(cycle, code="FS040", error=str(error))
+            log.error("cycle could not act", strategy=key, error=str(error))
+        except Exception as error:
+            cycle = replace(cycle, code="FS030", error=repr(error))
+            log.error("cycle raised", strategy=key, exc_info=True)
+            self._trip("FS030", repr(error))
+        self._raise_guardrails(cycle)
+        cycle = replace(cycle, took_ms=(self._clock.monotonic_ns() - began_ns) / 1e6)
+        _CYCLES.labels(key, cycle.code or "ok").inc()
+        self.cycles.append(replace(cycle, raw=None))
+        return cycle
+
+    async def _decided(
+        self, cycle: Cycle, read_signals: Callable[[], Awaitable[list[Signal]]]
+    ) -> Cycle:
+        """Run Extract to Decide and journal their inputs and results."""
+        number, key = cycle.number, cycle.strategy_key
+        signals: list[Signal] = []
+        policy, view = DecisionPolicy(), self._portfolio.view()
+        if self._record is not None:
+            self._record(
+                ExtractEntry(
+                    number,
+                    key,
+                    cycle.started_at,
+                    view.version,
+                    view.now,
+                    self._portfolio.account,
+                )
+            )
+
+        version: int | None = None
+
+        def record_decision(code: str = "") -> None:
+            if self._record is not None:
+                at = self._portfolio.owners_at()[1] if version is None else version
+                decided = cycle.decisions
+                rules = tuple({self._portfolio.instruments[_symbol(each)] for each in signals})
+                self._record(DecideEntry(number, at, tuple(signals), policy, decided, code, rules))
+
+        try:
+            began_ns = self._clock.monotonic_ns()
+            cycle = extract(cycle, view)
+            self._emit("EXTRACT_COMPLETE", self._step(number, began_ns))
+            began_ns = self._clock.monotonic_ns()
+            cycle = transform(cycle)
+            self._emit("TRANSFORM_COMPLETE", self._step(number, began_ns))
+            signals, policy = await read_signals(), self._policy()
+            self._emit_generated(cycle, signals)
+            owners, version = self._portfolio.owners_at()
+            cycle = evaluate(cycle, signals, self._limits, self._portfolio.instruments, owners)
+            self._emit_signals(cycle)
+            cycle = decide(cycle, policy)
+        except StepFailedError as error:
+            record_decision(error.code)
+            raise
+        except Exception:
+            record_decision("FS030")
+            raise
+        record_decision()
+        self._emit_decisions(cycle)
+        return cycle
+
+    def _step(self, number: int, began_ns: int) -> p.StepComplete:
+        took_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
+        return p.StepComplete(cycle=number, duration_ms=took_ms)
+
+    def _emit_generated(self, cycle: Cycle, signals: list[Signal]) -> None:
+        """Report what the strategy returned; Evaluate refuses what is not a signal."""
+        for each in signals:
+            if isinstance(each, Signal):
+                self._emit(
+                    "SIGNAL_GENERATED",
+                    p.SignalPayload(
+                        symbol=each.symbol,
+                        side=each.side,
+                        strategy_type=cycle.strategy_key,
+                        strength=each.confidence,
+                    ),
+                )
+
+    def _emit_signals(self, cycle: Cycle) -> None:
+        """Report the signals that have a quantity within the limits."""
+        for each in cycle.evaluations:
+            if not each.approved:
+                continue
+            self._emit(
+                "STRATEGY_SIGNAL",
+                p.SignalPayload(
+                    symbol=each.signal.symbol,
+                    side=each.signal.side,
+                    strategy_type=cycle.strategy_key,
+                    strength=each.signal.confidence,
+                    price=float(each.price or 0),
+                ),
+            )
+
+    def _emit_decisions(self, cycle: Cycle) -> None:
+        for each in cycle.decisions:
+            if each.proposal is not None:
+                self._emit(
+                    "ORDER_DECISION",
+                    p.OrderDecision(
+                        symbol=each.proposal.symbol,
+                        side=each.proposal.side,
+                        qty=float(each.proposal.quantity),
+                        price=float(each.proposal.price or 0),
+                        strategy_type=cycle.strategy_key,
+                    ),
+                )
+
+    def _raise_guardrails(self, cycle: Cycle) -> None:
+        """Raise the guardrails that refused proposals of the cycle."""
+        for code, symbol in _guardrails(cycle):
+            scope = "" if code in _OF_THE_ACCOUNT else symbol
+            if self._throttle.every(GUARDRAIL_INTERVAL_S, (code, scope)):
+                self._trip(code, f"an order of {cycle.strategy_key} for {symbol} is refused")
+
+    def _overran(self, key: str, took_s: float, interval_s: float) -> None:
+        _OVERRUNS.labels(key).inc()
+        log.warning("cycle exceeded its interval", strategy=key, duration_s=round(took_s, 3))
+        allowed = interval_s * ANOMALY + self._config.fill_timeout_s
+        if took_s > interval_s * FAR_TOO_LONG + self._config.fill_timeout_s:
+            self._trip("FS060", f"a cycle of {key} took {took_s:.1f} s")
+        elif took_s > allowed:
+            self._trip("AN040", f"a cycle of {key} took {took_s:.1f} s")
+
+
+def _guardrails(cycle: Cycle) -> Iterator[tuple[str, str]]:
+    """Yield code and symbol of the guardrails and anomalies in the reasons of a cycle."""
+    reasons = [(each.signal.symbol, each.reason) for each in cycle.decisions]
+    reasons += [(each.proposal.symbol, each.reason) for each in cycle.executions]
+    for symbol, reason in reasons:
+        for word in reason.split():
+            code = GUARDRAILS.get(word, word)
+            if code in CODES:
+                yield code, symbol
+
+
+def _one_each(signals: list[Signal]) -> list[Signal]:
+    """Return the latest signal per symbol and side; an exit displaces entries that contradict it.
+
+    Two entries of opposite sides stay: both are refused (GR030).
+    """
+    exits = [each for each in signals if _is_exit(each)]
+    kept = [
+        each
+        for each in signals
+        if _is_exit(each) or not any(_excludes(exiting, each) for exiting in exits)
+    ]
+    return list({(_symbol(each), getattr(each, "side", None)): each for each in kept}.values())
+
+
+def _excludes(exiting: Signal, entry: Signal) -> bool:
+    if exiting.symbol != _symbol(entry) or not isinstance(entry, Signal):
+        return False
+    return exiting.side is entry.side or contradict((exiting, entry))
+
+
+def _slots(key: str, order: Signal | OrderProposal) -> set[OrderSlot]:
+    symbol = _symbol(order)
+    return {(key, symbol, side) for side in sides_in_flight(order)}
+
+
+def sides_in_flight(order: Signal | OrderProposal) -> tuple[Side, ...]:
+    """Return the sides of its symbol that an order occupies; one that may rest its own alone."""
+    is_limit = getattr(order, "type", None) is OrderType.LIMIT
+    rests = is_limit and order.time_in_force is not TimeInForce.IOC
+    return (order.side,) if rests else (Side.BUY, Side.SELL)
+
+
+def _symbol(signal: Signal | OrderProposal) -> str:
+    """Return its symbol; a later step refuses what is not a signal."""
+    return getattr(signal, "symbol", "")
+
+
+def _is_exit(signal: Signal) -> bool:
+    return getattr(getattr(signal, "intent_type", None), "is_exit", False)

@@ -1,0 +1,237 @@
+"""A run as its decision journal has it: the account at its start, the outcomes of its signals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import UUID
+
+import msgspec
+
+from qts.domain import MANUAL, RefusedError, Side
+from qts.pipeline.decision_journal import (
+    SUFFIX,
+    DecideEntry,
+    Entry,
+    ExtractEntry,
+    FillEntry,
+    GateEntry,
+    JournalHeader,
+    OrderEntry,
+    OwnerEntry,
+    ParamsEntry,
+    PreCheckEntry,
+    RestartEntry,
+    StartEntry,
+    StateEntry,
+    StrategyCallEntry,
+    TickEntry,
+    read_journal,
+)
+from qts.pipeline.portfolio import PortfolioState
+from qts.risk import OrderProposal
+from qts.strategies import Instruction, Signal
+
+NOT_DECIDED = "no cycle: an order of its symbol was in flight, or the pipeline was suspended"
+NOT_CHECKED = "not checked by the gate"
+
+
+class SignalOutcome(msgspec.Struct, kw_only=True):
+    """What became of a signal, or of an exit of the stops; without a reason it is an order."""
+
+    strategy_key: str
+    symbol: str
+    side: Side
+    at: float  # of the tick or bar behind it
+    asked: str  # the size it asked for; empty: as large as one order may be
+    reason: str
+
+    @classmethod
+    def of(cls, key: str, signal: Signal | OrderProposal, reason: str) -> Self:
+        at = signal.at if isinstance(signal, Signal) else signal.decided_at.timestamp()
+        return cls(
+            strategy_key=key,
+            symbol=signal.symbol,
+            side=signal.side,
+            at=at,
+            asked=asked_size(signal),
+            reason=reason,
+        )
+
+
+def asked_size(signal: Signal | OrderProposal) -> str:
+    """Return the size that a signal asked for: two of the same asked for the same."""
+    if isinstance(signal, Signal):
+        if signal.value is not None:
+            return f"{signal.value.normalize():,f} won"
+        if signal.share is not None:
+            return f"{signal.share.normalize():f} of the equity"
+        if signal.risk is not None and signal.stop is not None:
+            stop = f"{signal.stop.normalize():,f}"
+            return f"a risk of {signal.risk.normalize():f} of the equity with the stop {stop}"
+    return "" if signal.quantity is None else f"{signal.quantity.normalize():,f}"
+
+
+class ParamsChange(msgspec.Struct, frozen=True):
+    """Parameters of a strategy from the first tick after `at` on."""
+
+    at: float
+    strategy_key: str
+    params: dict[str, Any]
+
+
+class JournaledRun(msgspec.Struct, kw_only=True):
+    """Part of a run between two times."""
+
+    header: JournalHeader
+    opening: PortfolioState = PortfolioState()  # before its first decision and its first fill
+    states: dict[str, bytes] = {}  # by strategy, those that it was started with
+    began: float = math.inf  # its first and its last tick
+    ended: float = -math.inf
+    signals: list[SignalOutcome] = []
+    params: list[ParamsChange] = []
+    restarted: list[str] = []  # strategies whose process ended
+    warmed: list[str] = []  # strategies that got bars from before the run
+
+
+def journal_files(folder: Path, start: datetime, end: datetime) -> list[Path]:
+    """Return the journals of runs that began before `end` and were written after `start`."""
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        began = journal_start(path)
+        if began is not None and began < end and path.stat().st_mtime >= start.timestamp():
+            found.append(path)
+    return found
+
+
+def journal_start(path: Path) -> datetime | None:
+    """Return when the run of a journal began, by its name."""
+    try:
+        name = path.name.removesuffix(SUFFIX)
+        return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def read_header(path: Path) -> JournalHeader:
+    """Return the settings of the run of a journal."""
+    return _header(path, next(read_journal(path), None))
+
+
+def load_journaled_run(path: Path, start: float, end: float) -> JournaledRun:
+    """Return the part of a run of one account from `start` on, before `end`."""
+    entries = read_journal(path)
+    run = JournaledRun(header=_header(path, next(entries, None)))
+    reader = _Reader(run, start)
+    for entry in entries:
+        if isinstance(entry, TickEntry) and entry.at >= end:
+            break
+        reader.read(entry)
+    reader.finish()
+    return run
+
+
+def _header(path: Path, entry: Entry | None) -> JournalHeader:
+    if not isinstance(entry, JournalHeader):
+        raise RefusedError(f"{path} is damaged: it does not begin with a header")
+    return entry
+
+
+class _Reader:
+    """Reads entries in their order; those before `start` change the account alone."""
+
+    def __init__(self, run: JournaledRun, start: float) -> None:
+        self._run = run
+        self._start = start
+        self._at = run.header.began.timestamp()  # then of the last tick
+        self._account = PortfolioState()
+        self._is_open = False
+        self._signals: dict[tuple[str, str, Side, float], SignalOutcome] = {}
+        self._by_id: dict[UUID, SignalOutcome] = {}
+        self._cycles: dict[int, str] = {}  # strategy by number
+
+    def read(self, entry: Entry) -> None:
+        run, is_inside = self._run, self._at >= self._start
+        match entry:
+            case TickEntry():
+                self._at = entry.at
+                if entry.at >= self._start:
+                    run.began, run.ended = min(run.began, entry.at), max(run.ended, entry.at)
+            case StartEntry() | OwnerEntry() | FillEntry() | OrderEntry():
+                if isinstance(entry, FillEntry) and is_inside:
+                    self._open()
+                self._account = self._account.after(entry)
+            case ParamsEntry():
+                run.params.append(ParamsChange(self._at, entry.strategy_key, entry.params))
+            case StateEntry():
+                if not self._is_open:
+                    run.states[entry.strategy_key] = entry.state
+            case RestartEntry():
+                run.restarted.append(entry.strategy_key)
+            case ExtractEntry() | StrategyCallEntry() | DecideEntry() | GateEntry():
+                if isinstance(entry, StrategyCallEntry) and any(
+                    not bar.is_new for bar in entry.bars
+                ):
+                    run.warmed.append(entry.strategy_key)
+                if is_inside:
+                    self._read_decision(entry)
+            case PreCheckEntry():
+                if is_inside and entry.signal_id in self._by_id:
+                    self._by_id[entry.signal_id].reason = " ".join(entry.codes)
+
+    def _read_decision(
+        self, entry: ExtractEntry | StrategyCallEntry | DecideEntry | GateEntry
+    ) -> None:
+        if isinstance(entry, StrategyCallEntry):
+            for returned in (entry.on_update, entry.on_tick, *entry.evaluated):
+                self._add_all(entry.strategy_key, returned)
+            return
+        if isinstance(entry, GateEntry) and entry.proposal.strategy_key == MANUAL:
+            return  # no signal of a strategy
+        self._open()
+        if isinstance(entry, ExtractEntry):
+            self._cycles[entry.number] = entry.strategy_key
+        elif isinstance(entry, DecideEntry):
+            self._read_decisions(entry)
+        elif isinstance(entry, GateEntry):
+            proposal = entry.proposal
+            found = self._by_id.get(proposal.signal_id)
+            if found is None:  # an exit of the stops
+                found = self._add(SignalOutcome.of(proposal.strategy_key, proposal, ""))
+                self._by_id[proposal.signal_id] = found
+            found.reason = " ".join(entry.codes)
+
+    def _read_decisions(self, entry: DecideEntry) -> None:
+        key = self._cycles.pop(entry.number, "")
+        for decision in entry.decisions:
+            proposal = decision.proposal
+            found = self._add(SignalOutcome.of(key, decision.signal, ""))
+            found.reason = decision.reason if proposal is None else NOT_CHECKED
+            if proposal is not None:
+                self._by_id[proposal.signal_id] = found
+        for signal in entry.signals if entry.code else ():
+            self._add(SignalOutcome.of(key, signal, "")).reason = entry.code
+
+    def _add_all(self, key: str, returned: Iterable[Instruction]) -> None:
+        for each in returned:
+            if isinstance(each, Signal):
+                self._add(SignalOutcome.of(key, each, NOT_DECIDED))
+
+    def _add(self, outcome: SignalOutcome) -> SignalOutcome:
+        name = (outcome.strategy_key, outcome.symbol, outcome.side, outcome.at)
+        return self._signals.setdefault(name, outcome)
+
+    def _open(self) -> None:
+        """The first decision or fill: what the account is before it, a backtest begins with."""
+        if not self._is_open:
+            self._is_open = True
+            self._run.opening = self._account
+
+    def finish(self) -> None:
+        self._open()
+        run = self._run
+        run.signals = list(self._signals.values())
+        run.warmed, run.restarted = sorted(set(run.warmed)), sorted(set(run.restarted))
