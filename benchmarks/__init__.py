@@ -1,5 +1,5 @@
 """Benchmarks, one module for each package: every figure beside that of a peer."""
 
-PACKAGES = ("router", "cache", "feed", "outbox", "events", "backtest")
+PACKAGES = ("router", "cache", "feed", "outbox", "events", "backtest", "market")
 
 __all__ = ["PACKAGES"]

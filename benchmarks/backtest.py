@@ -18,7 +18,7 @@ from benchmarks.plot import bars as bars_of
 from benchmarks.report import Goal, Picture, Result, Row
 from qts import telemetry
 from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
-from qts.backtest.data import simulated_day
+from qts.backtest.tape import simulated_day
 from qts.brokers import FeesConfig
 from qts.risk import RiskLimitsConfig
 from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout

@@ -139,7 +139,7 @@ def _record(
 ) -> dict[str, Any]:
     mode = "burst" if surge else "normal"
     return {
-        "schema": 1,
+        "schema": 2,
         "number": number,
         "snapshot": {
             "meta": {
@@ -151,7 +151,14 @@ def _record(
             },
             "context": {"source": "market", "stage": "raw", "symbol": symbol, "market": "KRX"},
             "observation": {
-                "inputs": {"price": price, "volume": volume, "kis_raw": row},
+                "inputs": {
+                    "price": price,
+                    "volume": volume,
+                    "kis_raw": row,
+                    "bid": float(row["inter2_bidp"]),
+                    "ask": float(row["inter2_askp"]),
+                    "venue_at": 0.0,
+                },
                 "computed": {},
                 "state": {"polling_mode": mode},
             },

@@ -1,11 +1,14 @@
 """Backtest engine: every event passes the steps, gate, stops and matching of a live run.
 
-    event ─▶ (timer, if due) ─▶ matching ─▶ stops ─▶ on_tick ─▶ five steps ─▶ gate
+    event ─▶ (timer, if due) ─▶ matching ─▶ stops ─▶ on_fill, on_order
+                                                └─▶ on_tick ─▶ five steps ─▶ gate
                                                                               │
                                          fills at this or a later event ◀─ matching
 
+A bar of a strategy's timeframes is handled when it is due, before the tick at that time.
+
 The timer fires once per interval of tape time: it runs the micro risk loop's check and the
-strategy's `evaluate`, and adds a point to the equity curve. It is dated before the event that
+strategies' `evaluate`, and adds a point to the equity curve. It is dated before the event that
 follows it and does not see that event.
 """
 
@@ -13,149 +16,215 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from qts import telemetry
 from qts.backtest.config import BacktestConfig
 from qts.backtest.order_manager import DUPLICATE, BacktestOrderManager
 from qts.backtest.performance import EquityCurve
-from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end, day_of
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end, day_of
+from qts.backtest.risk_snapshot import risk_snapshot
+from qts.backtest.sizes import cut_reason
 from qts.backtest.stops import BacktestStops
+from qts.backtest.strategy_run import StrategyRun
 from qts.brokers import PaperMatchingEngine
-from qts.domain import Tick
+from qts.domain import Bar, Instruments, RefusedError, Tick
 from qts.pipeline import (
-    MAX_ERRORS_IN_A_ROW,
-    CallError,
     Cycle,
     DecisionPolicy,
+    PortfolioState,
+    SignalOutcome,
     StepFailedError,
-    call_strategy,
-    compute_exposure,
+    StrategyUpdate,
+    call_with_update,
     decide,
     evaluate,
     extract,
+    has_method,
+    own_stops,
     transform,
+    with_strategies,
 )
-from qts.risk import (
-    OrderProposal,
-    PreTradeGate,
-    QuoteSnapshot,
-    Refusal,
-    RiskSnapshot,
-    SafetyState,
-    Switches,
-)
-from qts.strategies import Signal, StepStrategy, Strategy
+from qts.risk import OrderProposal, PositionStops, PreTradeGate, Refusal, SafetyState
+from qts.strategies import Cancel, Instruction, Replace, Signal, Strategy, StrategyKind, View
 
-log = telemetry.logger("backtest")
-
-ERROR_LOG_INTERVAL_S = 10.0
+IN_FLIGHT = "an order of its symbol is in flight"
 
 
 class BacktestEngine:
-    """Run of one strategy on one thread, driven by `on_tick` and `on_timer`."""
+    """Run of strategies on one account and one thread, driven by `on_tick` and `on_timer`."""
 
-    def __init__(self, strategy: Strategy[Any], config: BacktestConfig) -> None:
-        self.strategy = strategy
+    def __init__(
+        self,
+        strategies: Sequence[Strategy[Any]],
+        config: BacktestConfig,
+        instruments: Instruments,
+        opening: Opening | None = None,
+        on_signal: Callable[[SignalOutcome], None] | None = None,
+    ) -> None:
+        """Begin with the cash of the settings, or with the account of `opening`."""
+        self.runs = [StrategyRun(each) for each in strategies]
+        self._by_key = {run.key: run for run in self.runs}
+        if len(self._by_key) < len(self.runs):
+            raise RefusedError("two strategies have the same key; expected one of each")
         self.config = config
         self.clock = BacktestClock()
-        self.portfolio = BacktestPortfolio(self.clock)
-        self.portfolio.load(config.cash, ())
-        self._limits = config.limits.exact
-        matching = PaperMatchingEngine(config.paper, config.costs, config.cash)
+        self.portfolio = BacktestPortfolio(self.clock, instruments)
+        opened = opening or Opening(PortfolioState(config.cash))
+        self.portfolio.open_with(opened)
+        self._on_signal = on_signal
+        self._limits = with_strategies(config.limits.exact, config.instances)
+        matching = PaperMatchingEngine(
+            config.paper,
+            config.costs,
+            opened.account.cash,
+            instruments,
+            opened.account.positions.values(),
+        )
         self._listeners: list[Callable[[str], None]] = []
         self.manager = BacktestOrderManager(
-            matching, self.portfolio, self.clock, self._limits, self._on_change
+            matching, self.portfolio, self.clock, self._limits, self._on_change, self._on_update
         )
         self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # sent to the venue
         self.refusals: Counter[str] = Counter()
+        self.cuts: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
-        self.signals = self.errors = 0
-        self.stopped = ""
         self.due = -math.inf
+        self.timer_due = math.inf  # of the first on_timer of a strategy
         self.blocked_until, self.block_code = -math.inf, ""
         self._gate = PreTradeGate(self._limits)
+        self._own_stops = own_stops(config.stops, config.instances)
         self._stops = (
             BacktestStops(
-                config.stops, strategy.kind, self.portfolio, self.clock, self._submit, self._on_code
+                config.stops,
+                self._owner_of,
+                self.portfolio,
+                self.clock,
+                self._submit_exit,
+                self._on_code,
             )
             if config.use_stops
             else None
         )
         self._safety = SafetyState.NORMAL
-        self._errors_in_a_row = self._cycles = 0
+        self._cycles = 0
         self._day = 0
-        self._steps = (
-            strategy
-            if isinstance(strategy, StepStrategy) and type(strategy).on_tick is StepStrategy.on_tick
-            else None
-        )
-        self._has_on_tick = type(strategy).on_tick is not Strategy.on_tick
-        self._has_evaluate = type(strategy).evaluate is not Strategy.evaluate
+
+    def is_watched(self, symbol: str) -> bool:
+        """Return whether orders, or stops of a position, wait for a price of a symbol."""
+        if symbol in self.manager.open:
+            return True
+        return self._stops is not None and self.portfolio.position(symbol) is not None
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with every symbol whose position or orders change."""
         self._listeners.append(listener)
 
     def on_tick(self, tick: Tick) -> None:
-        """Handle a tick, or the close of a bar."""
+        """Handle a tick."""
         self.apply_tick(tick)
-        if self._stops is not None and self.portfolio.position(tick.symbol) is not None:
-            self._stops.on_tick(tick.symbol, tick.price)
-        if not self.stopped and self._wants(tick.symbol):
-            if self._steps is not None:
-                position = self.portfolio.position(tick.symbol)
-                quantity = float(position.quantity) if position else 0.0
-                self.on_signals(self.call(self._steps.on_price, tick, quantity))
-            elif self._has_on_tick:
-                self.on_signals(self.call(self.strategy.on_tick, tick, self.portfolio.view()))
+        self.check_stops(tick, self.clock.monotonic_ns())
+        self.handle_updates()
+        self.call_on_tick(tick)
 
-    def _wants(self, symbol: str) -> bool:
-        try:
-            return self.strategy.wants(symbol)
-        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
-            self.on_error(CallError.raised(error, self.strategy))
-            return False
+    def call_on_tick(self, tick: Tick) -> None:
+        """Call on_tick of the strategies with the last tick of a symbol."""
+        position = self.portfolio.position(tick.symbol)
+        quantity = float(position.quantity) if position else 0.0
+        for run in self.runs:
+            self.on_signals(run, run.on_tick(tick, quantity, self.portfolio.view))
+        self.handle_updates()
 
     def apply_tick(self, tick: Tick) -> None:
+        """Set the price of a symbol and match its orders."""
         self.clock.at = tick.at
         self.portfolio.apply_tick(tick)
         self.manager.on_tick(tick)
+
+    def check_stops(self, tick: Tick, at_ns: int) -> None:
+        """Let the stops see a price; `at_ns` is the time that hold times are measured with."""
+        if self._stops is not None and self.portfolio.position(tick.symbol) is not None:
+            self._stops.on_tick(tick.symbol, tick.price, at_ns)
+
+    def stop_levels(self, symbol: str) -> list[Decimal]:
+        """Return the prices at which the stops of a symbol fire as they are now."""
+        return self._stops.levels(symbol) if self._stops is not None else []
+
+    def on_bar(self, run: StrategyRun, bar: Bar, values: tuple[float, ...], due: float) -> None:
+        """Handle a bar of a strategy at the time at which it is due."""
+        self.clock.at = due
+        self.on_signals(run, run.on_bar(bar, values, self.portfolio.view))
+        self.handle_updates()
+
+    def on_strategy_timer(self, at: float) -> None:
+        """Call on_timer where it is due, before an event at this time; once, however late it is."""
+        self.clock.at = due = self.timer_due
+        for run in self.runs:
+            if run.timer_due == due:
+                self.on_signals(run, run.on_timer(at, self.portfolio.view))
+        self.timer_due = min(run.timer_due for run in self.runs)
+        self.handle_updates()
+
+    def start(self, at: float) -> None:
+        """Begin at the time of the first event."""
+        self.clock.at = at
+        self.manager.start()
+        if self._stops is not None and self.portfolio.positions:
+            self._stops.sync_positions()
+        for run in self.runs:
+            run.start(at)
+            if has_method(run.strategy, "on_start"):
+                self.on_signals(run, run.call(run.strategy.on_start, self._view(run)))
+        self.timer_due = min(run.timer_due for run in self.runs)
+
+    def _view(self, run: StrategyRun) -> View:
+        return run.view_of(self.portfolio.view())
 
     def on_timer(self, at: float) -> None:
         """Run the timer that is due before an event at this time; once, however late it is."""
         if self.due > -math.inf:
             self.clock.at = self.due
-            self._run_timer()
-        if day_of(at) != self._day:
-            self._start_day(at)
+            self.run_timer()
+        self.start_day(at)
         self.due = self._next_due(at)
 
     def finish(self, at: float) -> None:
         self.clock.at = at
+        for run in self.runs:
+            if has_method(run.strategy, "on_stop") and not run.stopped:
+                for each in run.call(run.strategy.on_stop, self._view(run)):
+                    if isinstance(each, Cancel):
+                        self.manager.cancel(each.order, run.key)
+        self.manager.finish()
         self.curve.add(self.clock.at, self.portfolio, force=True)
 
     def _next_due(self, at: float) -> float:
         """Return the next time at which the timer has something to do."""
         interval = self.config.interval_s
         soon = max((math.floor(at / interval) + 1) * interval, math.nextafter(at, math.inf))
-        if (self._has_evaluate and not self.stopped) or (self._stops and self.portfolio.positions):
+        if any(run.has_evaluate and not run.stopped for run in self.runs):
+            return soon
+        if self._stops and self.portfolio.positions:
             return soon
         sample = math.ceil(self.curve.next_at / interval) * interval
         return min(max(soon, sample), day_end(at))
 
-    def _run_timer(self) -> None:
+    def run_timer(self, *, force: bool = False) -> None:
+        """Check the stops, call evaluate and add a point to the equity curve."""
         if self._stops is not None and self.portfolio.positions:
             self._stops.check()
-        if self._has_evaluate and not self.stopped:
-            self.on_signals(self.call(self.strategy.evaluate, self.portfolio.view()))
-        self.curve.add(self.clock.at, self.portfolio)
+        for run in self.runs:
+            if run.has_evaluate and not run.stopped and run.is_warm:
+                self.on_signals(run, run.call(run.strategy.evaluate, self._view(run)))
+        self.handle_updates()
+        self.curve.add(self.clock.at, self.portfolio, force=force)
 
-    def _start_day(self, at: float) -> None:
-        """End the orders of the day before and release a lockdown."""
+    def start_day(self, at: float) -> None:
+        """On a new day, end the orders of the day before and release a lockdown."""
+        if day_of(at) == self._day:
+            return
         first = self._day == 0
         self._day, self.clock.at = day_of(at), at
         self.manager.start_day()
@@ -166,108 +235,145 @@ class BacktestEngine:
         if first:
             self.curve.add(at, self.portfolio, force=True)
 
-    def call(self, method: Callable[..., Iterable[Signal]], *arguments: Any) -> list[Signal]:
-        """Call the strategy as live: count an error, and disable it after many in a row."""
-        signals, error = call_strategy(method, *arguments)
-        if error is None:
-            self._errors_in_a_row = 0
-        else:
-            self.on_error(error)
-        return signals
+    def _on_update(self, proposal: OrderProposal, update: StrategyUpdate) -> None:
+        run = self._by_key.get(proposal.strategy_key)
+        if run is not None and run.takes_updates:
+            run.updates.append(update)
 
-    def on_error(self, error: CallError, after_success: bool = False) -> None:
-        self.errors += 1
-        self._errors_in_a_row = 1 if after_success else self._errors_in_a_row + 1
-        key = self.strategy.key
-        if due := telemetry.log_every(ERROR_LOG_INTERVAL_S, f"backtest {error.event} {key}"):
-            log.error(error.event, strategy=key, error=error.error, where=error.where, **due)
-        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
-            self.stopped = f"{self._errors_in_a_row} errors in a row: {error}"
+    def handle_updates(self) -> None:
+        """Call on_fill and on_order with what happened since the last call."""
+        for run in self.runs:
+            if run.waiting or run.updates:
+                self._handle_updates_of(run)
 
-    def on_success(self, calls: int) -> None:
-        if calls:
-            self._errors_in_a_row = 0
+    def _handle_updates_of(self, run: StrategyRun) -> None:
+        """Call the strategy with what happened to its orders; as live, its signals wait for one.
 
-    def count_blocked(self, entries: int) -> None:
+        A signal that answers a fill or an order waits for an order of its symbol in flight.
+        """
+        found, run.waiting = run.waiting, []
+        while found or (run.updates and not run.stopped):
+            if not found:
+                view, update = self._view(run), run.updates.popleft()
+                run.calls += 1
+                for returned, error in call_with_update(run.strategy, update, view):
+                    run.count_call(error)
+                    found += self._change_orders(run, returned)
+            ready = [each for each in found if not self._is_ordered(each)]
+            run.waiting += [each for each in found if each not in ready]
+            found = []
+            self.on_signals(run, ready)
+
+    def _is_ordered(self, signal: Signal) -> bool:
+        return self.manager.has_recent_order(signal, self.config.fill_timeout_s)
+
+    def count_blocked(self, run: StrategyRun, entries: int) -> None:
         """Count entries that were signalled while the gate refuses all of them."""
         if entries:
-            self.signals += entries
-            self.refusals[self.block_code] += entries
+            run.signals += entries
+            self._count(run, self.block_code, entries)
 
-    def on_signals(self, signals: list[Signal]) -> None:
-        """Run the signals of one moment through the steps together."""
-        if not signals:
+    def _count(self, run: StrategyRun | None, reason: str, times: int = 1) -> None:
+        self.refusals[reason] += times
+        if run is not None:
+            run.refusals[reason] += times
+
+    def _refuse(self, run: StrategyRun, signal: Signal, reason: str) -> None:
+        self._count(run, reason)
+        self._report(run.key, signal, reason)
+
+    def _report(self, key: str, signal: Signal | OrderProposal, reason: str) -> None:
+        if self._on_signal is not None and reason != DUPLICATE:
+            self._on_signal(SignalOutcome.of(key, signal, reason))
+
+    def _change_orders(self, run: StrategyRun, returned: Sequence[Instruction]) -> list[Signal]:
+        """Cancel and replace orders; return the signals, with those of replacements."""
+        signals: list[Signal] = []
+        for each in returned:
+            if isinstance(each, Signal):
+                signals.append(each)
+                continue
+            if isinstance(each, Replace) and each.changes_nothing:
+                continue
+            ended = self.manager.cancel(each.order, run.key)
+            if ended is not None and isinstance(each, Replace):
+                filled, terms = ended
+                if signal := each.signal(self.clock.at, filled, terms):
+                    signals.append(signal)
+        return signals
+
+    def on_signals(self, run: StrategyRun, returned: Sequence[Instruction]) -> None:
+        """Run the signals of one moment through the steps together, after changes of orders."""
+        if not returned or not (signals := self._change_orders(run, returned)):
             return
-        self.signals += len(signals)
-        actionable = [signal for signal in signals if self._is_actionable(signal)]
+        run.signals += len(signals)
+        actionable = [signal for signal in signals if self._is_actionable(run, signal)]
         if not actionable:
             return
         self._cycles += 1
-        cycle = Cycle(
-            number=self._cycles, strategy_key=self.strategy.key, started_at=self.clock.now()
-        )
+        cycle = Cycle(number=self._cycles, strategy_key=run.key, started_at=self.clock.now())
         policy = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_ttl_s)
+        instruments, owners = self.portfolio.instruments, self.portfolio.owners
         try:
             cycle = transform(extract(cycle, self.portfolio.view()))
-            cycle = evaluate(cycle, actionable, self._limits, self.portfolio.owners)
+            cycle = evaluate(cycle, actionable, self._limits, instruments, owners)
             cycle = decide(cycle, policy)
         except StepFailedError as error:
             self.trips[error.code] += 1
+            for signal in actionable:
+                self._report(run.key, signal, error.code)
             return
-        for decision in cycle.decisions:
+        for evaluation, decision in zip(cycle.evaluations, cycle.decisions, strict=True):
             if decision.proposal is None:
-                self.refusals[decision.reason] += 1
-            else:
-                self._submit(decision.proposal)
+                self._refuse(run, decision.signal, decision.reason)
+                continue
+            if cut := cut_reason(evaluation, self._limits, instruments[decision.signal.symbol]):
+                self.cuts[cut] += 1
+            self._report(run.key, decision.signal, self.submit(decision.proposal))
 
-    def _is_actionable(self, signal: Signal) -> bool:
+    def _is_actionable(self, run: StrategyRun, signal: Signal) -> bool:
         symbol = signal.symbol
-        if self.manager.has_recent_order(symbol, self.config.fill_timeout_s):
+        if self._is_ordered(signal):
+            self._refuse(run, signal, IN_FLIGHT)
             return False
         if self.clock.at >= self.blocked_until or signal.intent_type.is_exit:
             return True
         if self.portfolio.position(symbol) is not None or symbol in self.manager.open:
             return True
-        self.refusals[self.block_code] += 1
+        self._refuse(run, signal, self.block_code)
         return False
 
-    def _submit(self, proposal: OrderProposal) -> str:
-        result = self._gate.check(proposal, self._risk_snapshot(proposal))
+    def _submit_exit(self, proposal: OrderProposal) -> str:
+        refusal = self.submit(proposal)
+        self._report(proposal.strategy_key, proposal, refusal)
+        return refusal
+
+    def submit(self, proposal: OrderProposal) -> str:
+        """Send a proposal through the gate; return why it was refused or rejected, if it was."""
+        run = self._by_key.get(proposal.strategy_key)
+        self.manager.make_room(proposal)
+        state = self.manager.account_state()
+        snapshot = risk_snapshot(proposal, state, self.portfolio, self.clock, self._safety)
+        result = self._gate.check(proposal, snapshot)
         if isinstance(result, Refusal):
             codes = [reason.code for reason in result.reasons]
-            self.refusals.update(codes)
+            for code in codes:
+                self._count(run, code)
             return " ".join(codes)
         refusal = self.manager.submit(result)
         if refusal != DUPLICATE:
             self.proposals.append(proposal)
         if refusal:
-            self.refusals[refusal] += 1
+            self._count(run, refusal)
         self._update_block()
         return refusal
 
-    def _risk_snapshot(self, proposal: OrderProposal) -> RiskSnapshot:
-        tick = self.portfolio.last_tick(proposal.symbol)
-        quote = None
-        if tick is not None:
-            last, bid, ask = (Decimal(str(x)) for x in (tick.price, tick.bid, tick.ask))
-            age_ms = (self.clock.at - tick.at) * 1000
-            quote = QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms)
-        return RiskSnapshot(
-            market=quote,
-            exposure=compute_exposure(
-                proposal.symbol, self.manager.account_state(), self.portfolio
-            ),
-            switches=Switches(
-                account_enabled=True,
-                strategy_enabled=True,
-                market_active=True,
-                frozen=False,
-                reconciled=True,
-                session_open=True,
-                safety=self._safety,
-            ),
-            now=self.clock.now(),
-        )
+    def _owner_of(self, symbol: str) -> tuple[StrategyKind, PositionStops | None]:
+        """Return kind and own stops of the strategy that holds a symbol; manual is as live."""
+        run = self._by_key.get(self.portfolio.owners.get(symbol, ""))
+        if run is None:
+            return "PORTFOLIO", None
+        return run.strategy.kind, self._own_stops.get(run.key)
 
     def _on_change(self, symbol: str) -> None:
         if self._stops is not None:

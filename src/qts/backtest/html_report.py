@@ -1,15 +1,20 @@
-"""HTML report of a backtest: figures, equity, drawdown and trades in one file without scripts."""
+"""HTML pages of reports: figures, charts and tables in one file without scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, tzinfo
 from html import escape
 
-from qts.backtest.performance import EquityPoint
-from qts.backtest.trades import Trade
+from qts.backtest.charts import (
+    drawdown_chart,
+    equity_chart,
+    heat_map,
+    price_chart,
+    profits_chart,
+)
+from qts.backtest.performance import EquityPoint, Trade
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 960, 240, 110, 24
 MAX_ROWS = 1000
 
 _STYLE = """
@@ -21,135 +26,122 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 max-width:1000px;padding:0 1rem}
 h1{font-size:1.3rem}h2{font-size:1rem;margin:1.5rem 0 .3rem}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;margin:0}
-dt{color:var(--dim)}dd{margin:0}
-svg{width:100%;height:auto}text{fill:var(--dim);font-size:11px}
+dt{color:var(--dim)}dd{margin:0;overflow-wrap:anywhere}
+svg{width:100%;height:auto}text{fill:var(--dim);font-size:13px}
 .grid{stroke:var(--line)}.curve{fill:none;stroke:var(--curve);stroke-width:1.5}
+.other,.price{fill:none;stroke:var(--dim);stroke-width:1.2}.other{stroke-dasharray:5 4}
+.entry,.cell{fill:var(--curve)}.best{fill:none;stroke:var(--ink);stroke-width:3}
+.warning{border-left:4px solid var(--loss);padding:.2rem .8rem;margin:.5rem 0}
+details{margin:1rem 0}summary{cursor:pointer;color:var(--dim)}
 .under{fill:var(--loss);opacity:.35}.gain{fill:var(--gain)}.loss{fill:var(--loss)}
+.wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{text-align:right;padding:.15rem .5rem}
 th{color:var(--dim);font-weight:normal;border-bottom:1px solid var(--line)}
 td:first-child,th:first-child{text-align:left}td.gain{color:var(--gain)}td.loss{color:var(--loss)}
+td.text{text-align:left;white-space:normal}
+@media(max-width:600px){body{margin:1rem auto;padding:0 .8rem}text{font-size:28px}
+.minor{display:none}.curve{stroke-width:3}.other,.price{stroke-width:2.5}
+dl{gap:.1rem .8rem}td,th{white-space:nowrap}}
 """
 
-
-def build_page(
-    title: str,
-    figures: Sequence[tuple[str, str]],
-    points: Sequence[EquityPoint],
-    trades: Sequence[Trade],
-) -> str:
-    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in figures)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(title)}</h1><dl>{listed}</dl>"
-        f"<h2>Equity, won</h2>{_equity(points)}"
-        f"<h2>Drawdown</h2>{_drawdown(points)}"
-        f"<h2>Profit of each trade, won</h2>{_profits(trades)}"
-        f"<h2>Trades</h2>{_table(trades)}</body></html>\n"
-    )
+Cell = str | tuple[str, str]  # text, or text and class: gain, loss, text
 
 
-class _Frame:
-    """Mapping of times and values to coordinates of a plot."""
+class HtmlPage:
+    """Self-contained page, built from top to bottom; every text is escaped."""
 
-    def __init__(self, first: float, last: float, low: float, high: float) -> None:
-        self._first, self._span = first, (last - first) or 1.0
-        self.low, self.high = (low, high) if high > low else (low - 1, high + 1)
+    def __init__(self, title: str, zone: tzinfo = UTC) -> None:
+        self._title = title
+        self._zone = zone
+        self._parts: list[str] = []
 
-    def x(self, at: float) -> float:
-        return round(LEFT + (at - self._first) / self._span * (WIDTH - LEFT - 10), 1)
+    def heading(self, text: str) -> None:
+        self._parts.append(f"<h2>{escape(text)}</h2>")
 
-    def y(self, value: float) -> float:
-        fraction = (value - self.low) / (self.high - self.low)
-        return round(HEIGHT - BOTTOM - fraction * (HEIGHT - BOTTOM - 12), 1)
+    def text(self, text: str) -> None:
+        self._parts.append(f"<p>{escape(text)}</p>")
 
-    def grid(self, value_format: str) -> str:
-        lines = []
-        for i in range(5):
-            value = self.low + (self.high - self.low) * i / 4
-            y = self.y(value)
-            lines.append(
-                f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{y}" y2="{y}"/>'
-                f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{value:{value_format}}</text>'
-            )
-        for i in range(5):
-            at = self._first + self._span * i / 4
-            time = datetime.fromtimestamp(at, UTC)
-            time_format = "%m-%d %H:%M" if self._span < 20 * 86_400 else "%Y-%m-%d"
-            anchor = ("start", "middle", "middle", "middle", "end")[i]
-            lines.append(
-                f'<text x="{self.x(at)}" y="{HEIGHT - 6}" text-anchor="{anchor}">'
-                f"{time:{time_format}}</text>"
-            )
-        return "".join(lines)
+    def figures(self, figures: Iterable[tuple[str, str]]) -> None:
+        """Add names and values."""
+        rows = "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in figures
+        )
+        self._parts.append(f"<dl>{rows}</dl>")
 
+    def warning(self, text: str) -> None:
+        self._parts.append(f'<p class="warning">{escape(text)}</p>')
 
-def _svg(content: str, title: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{title}</title>{content}</svg>'
+    def details(self, title: str, figures: Iterable[tuple[str, str]]) -> None:
+        """Add names and values that are folded."""
+        self._parts.append(f"<details><summary>{escape(title)}</summary>")
+        self.figures(figures)
+        self._parts.append("</details>")
 
+    def equity(self, points: Sequence[EquityPoint], benchmark: Sequence[EquityPoint] = ()) -> None:
+        self._parts.append(equity_chart(points, self._zone, benchmark))
 
-def _equity(points: Sequence[EquityPoint]) -> str:
-    values = [point.equity for point in points]
-    frame = _Frame(points[0].at, points[-1].at, min(values), max(values))
-    path = " ".join(f"{frame.x(p.at)},{frame.y(p.equity)}" for p in points)
-    return _svg(f'{frame.grid(",.0f")}<polyline class="curve" points="{path}"/>', "equity")
+    def prices(
+        self, symbol: str, prices: Sequence[tuple[float, float]], trades: Sequence[Trade]
+    ) -> None:
+        self._parts.append(price_chart(symbol, prices, trades, self._zone))
 
+    def heat_map(
+        self,
+        names: tuple[str, str],
+        labels: tuple[Sequence[str], Sequence[str]],
+        cells: Mapping[tuple[int, int], float],
+        best: tuple[int, int],
+    ) -> None:
+        self._parts.append(heat_map(names, labels, cells, best))
 
-def _drawdown(points: Sequence[EquityPoint]) -> str:
-    top, falls = points[0].equity, []
-    for point in points:
-        top = max(top, point.equity)
-        falls.append(point.equity / top - 1)
-    frame = _Frame(points[0].at, points[-1].at, min(min(falls), -1e-6), 0.0)
-    path = " ".join(
-        f"{frame.x(p.at)},{frame.y(fall)}" for p, fall in zip(points, falls, strict=True)
-    )
-    left, right = frame.x(points[0].at), frame.x(points[-1].at)
-    area = f'<polygon class="under" points="{left},{frame.y(0)} {path} {right},{frame.y(0)}"/>'
-    return _svg(frame.grid(".2%") + area, "drawdown")
+    def drawdown(self, points: Sequence[EquityPoint]) -> None:
+        self._parts.append(drawdown_chart(points, self._zone))
 
+    def profits(self, trades: Sequence[Trade]) -> None:
+        self._parts.append(profits_chart(trades, self._zone))
 
-def _profits(trades: Sequence[Trade]) -> str:
-    if not trades:
-        return "<p>no completed trades</p>"
-    profits = [float(trade.profit) for trade in trades]
-    times = [trade.closed_at.timestamp() for trade in trades]
-    frame = _Frame(min(times), max(times), min(0.0, *profits), max(0.0, *profits))
-    zero = frame.y(0)
-    bars = "".join(
-        f'<rect class="{"gain" if profit > 0 else "loss"}" x="{frame.x(at) - 1}" width="2"'
-        f' y="{min(zero, frame.y(profit))}" height="{max(0.5, abs(zero - frame.y(profit))):.1f}"/>'
-        for at, profit in zip(times, profits, strict=True)
-    )
-    return _svg(frame.grid(",.0f") + bars, "profit of each trade")
+    def trades(self, trades: Sequence[Trade]) -> None:
+        heads = ("symbol", "opened", "closed", "quantity", "entry", "exit", "costs", "profit", "%")
+        if len(trades) > MAX_ROWS:
+            self.text(f"first {MAX_ROWS:,} of {len(trades):,} trades")
+        rows = [_trade_row(trade, self._zone) for trade in trades[:MAX_ROWS]]
+        self.table((*heads, "exit by"), rows)
 
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+        head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        self._parts.append(
+            f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
 
-def _table(trades: Sequence[Trade]) -> str:
-    heads = ("symbol", "opened", "closed", "quantity", "entry", "exit", "costs", "profit", "%")
-    rows = "".join(_row(trade) for trade in trades[:MAX_ROWS])
-    more = f"<p>first {MAX_ROWS:,} of {len(trades):,} trades</p>" if len(trades) > MAX_ROWS else ""
-    head = "".join(f"<th>{name}</th>" for name in (*heads, "exit by"))
-    return f"{more}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    def render(self) -> str:
+        title = escape(self._title)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{_STYLE}</style></head><body>"
+            f"<h1>{title}</h1>{''.join(self._parts)}</body></html>\n"
+        )
 
 
-def _row(trade: Trade) -> str:
+def _trade_row(trade: Trade, zone: tzinfo) -> tuple[Cell, ...]:
     kind = "gain" if trade.profit > 0 else "loss"
-    cells = (
-        escape(trade.symbol),
-        f"{trade.opened_at:%Y-%m-%d %H:%M:%S}",
-        f"{trade.closed_at:%Y-%m-%d %H:%M:%S}",
+    return (
+        trade.symbol,
+        f"{trade.opened_at.astimezone(zone):%Y-%m-%d %H:%M:%S}",
+        f"{trade.closed_at.astimezone(zone):%Y-%m-%d %H:%M:%S}",
         f"{trade.quantity.normalize():f}",
         f"{trade.entry:,.2f}",
         f"{trade.exit:,.2f}",
         f"{trade.fees:,.0f}",
-        f"{trade.profit:,.0f}",
-        f"{trade.gain:+.2%}",
-        escape(trade.reason.removeprefix("EXIT_").lower()),
+        (f"{trade.profit:,.0f}", kind),
+        (f"{trade.gain:+.2%}", kind),
+        trade.reason.removeprefix("EXIT_").lower(),
     )
-    marked = (
-        f'<td class="{kind}">{c}</td>' if i in (7, 8) else f"<td>{c}</td>"
-        for i, c in enumerate(cells)
-    )
-    return f"<tr>{''.join(marked)}</tr>"
+
+
+def _cell(cell: Cell) -> str:
+    text, kind = (cell, "") if isinstance(cell, str) else cell
+    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"

@@ -1,10 +1,11 @@
-"""Backtest jobs: requested through the outbox, run in separate processes.
+"""Backtest jobs: requested through the outbox, run in separate processes of low priority.
 
     submit ─▶ QUEUED ─▶ BacktestRequested ─▶ RUNNING ─▶ DONE    and BacktestCompleted
                                                  └────▶ FAILED  and BacktestFailed
 
 A job has one result, however often its event is delivered. If a worker dies, the job stays RUNNING
 and the event is delivered again; a backtest is deterministic, so the second run gives the same.
+`qts run` and `qts ops jobs work` both take jobs; each job goes to one of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -39,6 +41,7 @@ from qts.outbox import (
 log = telemetry.logger("backtest")
 
 AGGREGATE = "Backtest"
+NICENESS = 15  # a job yields the CPU to a run beside it
 _COLUMNS = "job_id, request, status, attempts, error, created_at, started_at, finished_at"
 
 
@@ -125,7 +128,7 @@ def _row(row: Any) -> JobRow:
 
 
 async def run_in_subprocess(arguments: tuple[str, ...]) -> dict[str, Any]:
-    """Run `qts backtest` in a separate process and return its JSON report."""
+    """Run `qts backtest` in a separate process of low priority and return its JSON report."""
     with tempfile.TemporaryDirectory(prefix="qts-backtest-") as folder:
         target = Path(folder) / "result.json"
         command = ("-m", "qts", "backtest", "--json", str(target), *arguments)
@@ -136,6 +139,8 @@ async def run_in_subprocess(arguments: tuple[str, ...]) -> dict[str, Any]:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         try:
             _, stderr = await process.communicate()
         finally:
@@ -152,7 +157,7 @@ async def run_in_subprocess(arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 class BacktestJobHandler:
-    """Handler of BacktestRequested."""
+    """Handler of BacktestRequested; `stop` ends its processes, and the jobs are retried later."""
 
     def __init__(
         self, database: Database, bus: EventBus, run: JobRunner = run_in_subprocess
@@ -160,12 +165,18 @@ class BacktestJobHandler:
         self._database = database
         self._bus = bus
         self._run = run
+        self._running: set[asyncio.Task[dict[str, Any]]] = set()
 
     def register(self, dispatcher: Dispatcher) -> None:
         async def handle(request: BacktestRequested, delivery: Delivery) -> None:
             await self.handle(request, last=delivery.attempt >= delivery.max_attempts)
 
         dispatcher.on(BACKTEST_COMMAND, BacktestRequested)(handle)
+
+    def stop(self) -> None:
+        """End the jobs that run; their events are delivered again."""
+        for job in self._running:
+            job.cancel()
 
     async def handle(self, request: BacktestRequested, *, last: bool = False) -> None:
         status = await self._database.execute(
@@ -179,7 +190,7 @@ class BacktestJobHandler:
         if status != "INSERT 0 1":
             return  # the job has its result
         try:
-            result = await self._run(request.arguments)
+            result = await self._result(request.arguments)
         except JobFailedError as error:
             if error.retryable and not last:
                 raise RetryableError(str(error), code="BACKTEST_BROKE") from None
@@ -188,6 +199,19 @@ class BacktestJobHandler:
         else:
             done = BacktestCompleted(job_id=request.job_id, performance=result["performance"])
             await self._finish(request.job_id, done, result, "")
+
+    async def _result(self, arguments: tuple[str, ...]) -> dict[str, Any]:
+        job = asyncio.ensure_future(self._run(arguments))
+        self._running.add(job)
+        try:
+            return await job
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise JobFailedError("its worker stopped before the end", retryable=True) from None
+        finally:
+            self._running.discard(job)
 
     async def _finish(
         self,

@@ -1,50 +1,55 @@
 """Order manager of a backtest: approved orders go to the matching engine, fills to the portfolio.
 
-It keeps its positions in memory, with the arithmetic of the ledger.
+It keeps its positions in memory, with the arithmetic of the ledger. Over a tape of bars, an order
+reaches the venue at the open of the next bar of its symbol: what is decided on a close, or inside a
+bar, never trades at a price of that bar. Only the stops trade inside a bar.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from heapq import heappop, heappush
 
-import msgspec
-
-from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, day_end
-from qts.backtest.trades import OpenTrade, Trade
-from qts.brokers import PaperMatchingEngine
+from qts.backtest.open_order import BacktestOrder
+from qts.backtest.performance import OpenTrade, Trade
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place, day_end
+from qts.brokers import PaperMatchingEngine, PaperOrder
 from qts.domain import (
+    STOPS,
     Fill,
-    Market,
+    IntentType,
     OrderRequest,
+    OrderSnapshot,
+    OrderTerms,
     Position,
     QtsError,
     Side,
     Tick,
     good_until,
-    market_for_symbol,
 )
-from qts.orders import AccountState, FillApplied, OpenOrder, PositionState
+from qts.orders import AccountState, FillOwners, OpenOrder, PositionState, StrategyFigures
+from qts.pipeline import StrategyUpdate, cash_change, sides_in_flight, symbol_values
 from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
+from qts.strategies import Signal
 
 MINUTE_S = 60.0
+_FAR_ABOVE = 10  # smallest orders: it would have to lose nine tenths without a fill
+# Why orders ended without a fill, or with a part of it.
+DAY_ENDED, TIME_OVER, IOC_ENDED = "the day ended", "its time in force ended", "IOC found no price"
+REPLACED, NO_MORE_DATA = "a stop took its place", "the data ended"
+BY_STRATEGY = "its strategy cancelled it"
 DUPLICATE = "this signal was acted on before"
 
 
-class BacktestOrder(msgspec.Struct):
-    """Open order at the venue."""
-
-    order_id: str
-    proposal: OrderProposal
-    at: float
-    remaining: Decimal
-
-
 class BacktestOrderManager:
-    """Sends orders and applies their fills; calls `on_change` with the symbol that changed."""
+    """Sends orders and applies their fills; calls `on_change` with the symbol that changed.
+
+    `on_update` gets what a live run reports of each order, in the same order.
+    """
 
     def __init__(
         self,
@@ -53,42 +58,72 @@ class BacktestOrderManager:
         clock: BacktestClock,
         limits: RiskLimits,
         on_change: Callable[[str], None],
+        on_update: Callable[[OrderProposal, StrategyUpdate], None],
     ) -> None:
         self._matching = matching
         self._portfolio = portfolio
         self._clock = clock
         self._limits = limits
         self._on_change = on_change
+        self._on_update = on_update
         self._positions: dict[str, PositionState] = {}
         self._open_trades: dict[str, OpenTrade] = {}
         self._submitted: set[tuple[object, str]] = set()
         self._order_times: list[float] = []  # of the current day
+        self._orders_of: Counter[str] = Counter()  # of the current day, by strategy
         self._realised = Decimal(0)  # PnL of the current day, after fees
         self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order id
+        self._arriving: dict[str, list[tuple[PaperOrder, BacktestOrder]]] = {}  # by symbol
         self._deadlines: list[tuple[float, str, str]] = []  # time, order id, symbol; a heap
         self.orders = 0
+        self.expired: Counter[str] = Counter()  # orders that ended unfilled, by reason
         self.fills: list[Fill] = []
+        self.filled: Counter[str] = Counter()  # number of fills by strategy
+        self.figures: dict[str, StrategyFigures] = {}  # by the strategy that owns the fill
+        self._fill_owners = FillOwners()
         self.trades: list[Trade] = []
+
+    def start(self) -> None:
+        """Take the positions from before the backtest."""
+        for symbol, held in self._portfolio.positions.items():
+            quantity, average = held.quantity, held.average_price
+            self._positions[symbol] = PositionState(quantity=quantity, average_price=average)
+            owner = self._portfolio.owners.get(symbol, "")
+            self._open_trades[symbol] = OpenTrade.of(held, owner, self._clock.now())
+            self._fill_owners.owner(symbol, owner, IntentType.ENTRY, is_flat=False)
 
     def on_tick(self, tick: Tick) -> None:
         self._expire()
-        fills = self._matching.on_tick(
-            tick.symbol, tick.price, tick.bid, tick.ask, tick.volume, self._clock.monotonic_ns()
-        )
+        fills = self._matching.on_tick(tick, self._clock.monotonic_ns())
         if fills:
             self._apply(fills)
         if self._matching.cancelled:
             self._remove_cancelled()
 
+    def on_open(self, tick: Tick, low: Decimal, high: Decimal, closes_at: float) -> None:
+        """Begin a bar: match its open with the orders that rest and with those that wait for it.
+
+        What arrives stays at least until the bar closes: a bar does not tell when it traded where.
+        """
+        self._expire()
+        at_ns, symbol = self._clock.monotonic_ns(), tick.symbol
+        self._apply(self._matching.on_open(tick, (low, high), at_ns))
+        for order, opened in self._arriving.pop(symbol, ()):
+            self._set_deadline(opened, math.nextafter(closes_at, math.inf))
+            self._apply(self._matching.start(order, at_ns))
+        self._remove_cancelled()
+
     def start_day(self) -> None:
-        """Cancel the open KRX orders of the day before, whatever their time in force."""
+        """Cancel the orders of the day before that end with it, whatever their time in force."""
         for symbol, orders in list(self.open.items()):
-            if market_for_symbol(symbol) is not Market.KRX:
+            if not self._portfolio.instruments[symbol].orders_end_with_day:
                 continue
-            for order_id in list(orders):
-                self._matching.cancel(order_id)
-                self._remove(symbol, order_id)
+            arriving = {opened.order_id for _, opened in self._arriving.get(symbol, ())}
+            for order_id in [each for each in orders if each not in arriving]:
+                if order_id in self.open.get(symbol, ()):  # its time in force may end with it
+                    self._cancel(symbol, order_id, DAY_ENDED)
         self._order_times.clear()
+        self._orders_of.clear()
         self._realised = Decimal(0)
 
     def submit(self, approved: ApprovedOrder) -> str:
@@ -100,6 +135,7 @@ class BacktestOrderManager:
         self._submitted.add(key)
         self.orders += 1
         self._order_times.append(self._clock.at)
+        self._orders_of[proposal.strategy_key] += 1
         order_id = f"B{self.orders}"
         request = OrderRequest(
             client_order_id=order_id,
@@ -111,49 +147,130 @@ class BacktestOrderManager:
             time_in_force=proposal.time_in_force,
         )
         at_ns = self._clock.monotonic_ns()
+        opened = BacktestOrder(order_id, proposal, self._clock.at, proposal.quantity)
+        self._report(opened, "SENT")
         try:
             order = self._matching.prepare(order_id, request, at_ns)
         except QtsError as error:
+            self._report(opened, "REJECTED", str(error))
             return str(error)
-        self.open.setdefault(proposal.symbol, {})[order_id] = BacktestOrder(
-            order_id, proposal, self._clock.at, proposal.quantity
-        )
-        until = good_until(proposal.time_in_force, self._clock.now())
-        if until is not None:
-            heappush(self._deadlines, (until.timestamp(), order_id, proposal.symbol))
+        self._report(opened, "ACKED")
+        self.open.setdefault(proposal.symbol, {})[order_id] = opened
+        self._portfolio.set_order(opened.snapshot("ACKED"), is_open=True)
         if not proposal.intent_type.is_exit:
-            self._portfolio.owners[proposal.symbol] = proposal.strategy_key
+            self._portfolio.set_owner(proposal.symbol, proposal.strategy_key)
+            self._set_exits(proposal)
+        if self._waits_for_open(proposal):
+            self._arriving.setdefault(proposal.symbol, []).append((order, opened))
+            self._on_change(proposal.symbol)
+            return ""
+        self._set_deadline(opened, -math.inf)
         self._on_change(proposal.symbol)
         self._apply(self._matching.start(order, at_ns))
         self._remove_cancelled()
         return ""
 
-    def has_recent_order(self, symbol: str, max_age_s: float) -> bool:
-        """Return whether the symbol has an open order that a live cycle would still wait for."""
+    def _set_exits(self, proposal: OrderProposal) -> None:
+        held = self._portfolio.position(proposal.symbol)
+        if held is not None and held.quantity * proposal.side.sign < 0:
+            return
+        if proposal.exits is None:
+            self._portfolio.exits.pop(proposal.symbol, None)
+        else:
+            self._portfolio.exits[proposal.symbol] = proposal.exits
+
+    def _set_deadline(self, order: BacktestOrder, earliest: float) -> None:
+        """Let the time in force begin now; it does not end before `earliest`."""
+        until = good_until(order.proposal.time_in_force, self._clock.now())
+        if until is not None:
+            deadline = max(until.timestamp(), earliest)
+            heappush(self._deadlines, (deadline, order.order_id, order.proposal.symbol))
+
+    def _waits_for_open(self, proposal: OrderProposal) -> bool:
+        place = self._clock.place
+        if place is Place.INSIDE_BAR:
+            return proposal.strategy_key != STOPS
+        return place is Place.BAR_CLOSE
+
+    def make_room(self, proposal: OrderProposal) -> None:
+        """Inside a bar, cancel what rests on the side of a stop's exit: the stop comes first."""
+        if self._clock.place is Place.INSIDE_BAR and proposal.strategy_key == STOPS:
+            for order in list(self.open.get(proposal.symbol, {}).values()):
+                if order.proposal.side is proposal.side:
+                    self._cancel(proposal.symbol, order.order_id, REPLACED)
+
+    def cancel(self, order: OrderSnapshot, strategy_key: str) -> tuple[Decimal, OrderTerms] | None:
+        """Cancel an order of a strategy; return what was filled, and its terms; None: it ended."""
+        opened = self.open.get(order.symbol, {}).get(order.intent_id)
+        if opened is None or opened.proposal.strategy_key != strategy_key:
+            return None
+        self._cancel(order.symbol, order.intent_id, BY_STRATEGY)
+        proposal = opened.proposal
+        terms = OrderTerms(
+            strategy_key,
+            proposal.intent_type,
+            proposal.time_in_force,
+            proposal.reason,
+            proposal.exits,
+        )
+        return proposal.quantity - opened.remaining, terms
+
+    def finish(self) -> None:
+        """Count the orders that the end of the data leaves open."""
+        self.expired[NO_MORE_DATA] += sum(len(orders) for orders in self.open.values())
+
+    def limits_of(self, symbol: str) -> list[Decimal]:
+        """Return the limit prices of the orders of a symbol."""
         orders = self.open.get(symbol, {}).values()
-        return any(self._clock.at - order.at < max_age_s for order in orders)
+        return [each.proposal.price for each in orders if each.proposal.price is not None]
+
+    def has_recent_order(self, signal: Signal, max_age_s: float) -> bool:
+        """Return whether a live cycle would still wait for an order on a side of the signal."""
+        orders = self.open.get(signal.symbol)
+        if not orders:
+            return False
+        sides = sides_in_flight(signal)
+        return any(
+            self._clock.at - order.at < max_age_s and not set(order.sides).isdisjoint(sides)
+            for order in orders.values()
+        )
 
     def _expire(self) -> None:
         """Cancel the orders whose time in force is over."""
         while self._deadlines and self._deadlines[0][0] <= self._clock.at:
             _, order_id, symbol = heappop(self._deadlines)
             if order_id in self.open.get(symbol, ()):
-                self._matching.cancel(order_id)
-                self._remove(symbol, order_id)
+                self._cancel(symbol, order_id, TIME_OVER)
+
+    def _cancel(self, symbol: str, order_id: str, reason: str) -> None:
+        arriving = self._arriving.get(symbol, [])
+        for pair in [each for each in arriving if each[1].order_id == order_id]:
+            arriving.remove(pair)
+            self._matching.drop(pair[0])
+        self._matching.cancel(order_id)
+        self._remove(symbol, order_id, reason)
 
     def _remove_cancelled(self) -> None:
         for order_id in self._matching.cancelled:
             symbols = [symbol for symbol, orders in self.open.items() if order_id in orders]
-            self._remove(symbols[0], order_id)
+            self._remove(symbols[0], order_id, IOC_ENDED)
         self._matching.cancelled.clear()
 
-    def _remove(self, symbol: str, order_id: str) -> None:
-        del self.open[symbol][order_id]
+    def _remove(self, symbol: str, order_id: str, reason: str) -> None:
+        order = self.open[symbol].pop(order_id)
+        self._portfolio.set_order(order.snapshot("CANCELLED"), is_open=False)
+        self.expired[reason] += 1
         if not self.open[symbol]:
             del self.open[symbol]
             if symbol not in self._positions:  # another strategy may trade it
-                self._portfolio.owners.pop(symbol, None)
+                self._portfolio.set_owner(symbol, "")
         self._on_change(symbol)
+        is_partial = order.remaining < order.proposal.quantity
+        self._report(order, "CANCELLED", "the rest was cancelled" if is_partial else "cancelled")
+
+    def _report(self, order: BacktestOrder, state: str, reason: str = "") -> None:
+        update = StrategyUpdate(None, order.snapshot(state, reason))
+        self._on_update(order.proposal, update)
 
     def _apply(self, fills: Iterable[Fill]) -> None:
         for fill in fills:
@@ -164,30 +281,35 @@ class BacktestOrderManager:
                 if not self.open[fill.symbol]:
                     del self.open[fill.symbol]
             self._record(fill, order.proposal)
+            now = order.snapshot("ACKED" if order.remaining else "FILLED")
+            self._portfolio.set_order(now, is_open=bool(order.remaining))
             self._on_change(fill.symbol)
+            filled = None if order.remaining else now
+            self._on_update(order.proposal, StrategyUpdate(fill, filled))
 
     def _record(self, fill: Fill, proposal: OrderProposal) -> None:
         before = self._positions.get(fill.symbol, PositionState())
         after = before.apply(fill)
         realised = after.realised_pnl - before.realised_pnl
         self.fills.append(fill)
+        self.filled[proposal.strategy_key] += 1
         self._realised += realised - fill.fee
-        self._open_trades.setdefault(fill.symbol, OpenTrade()).add(fill, proposal)
+        kind = proposal.intent_type
+        owner = self._fill_owners.owner(
+            fill.symbol, proposal.strategy_key, kind, is_flat=not after.quantity
+        )
+        self.figures.setdefault(owner, StrategyFigures()).add(realised, fill.fee)
+        trade = self._open_trades.get(fill.symbol)
+        if trade is None:
+            trade = self._open_trades[fill.symbol] = OpenTrade(proposal.strategy_key)
+        trade.add(fill, proposal.intent_type)
         if after.quantity:
             self._positions[fill.symbol] = after
         else:
             self._positions.pop(fill.symbol, None)
             self.trades.append(self._open_trades.pop(fill.symbol).to_trade())
-        self._portfolio.apply_fill(
-            FillApplied(
-                fill=fill,
-                attempt_id=None,
-                counted=True,
-                position=after.quantity,
-                average_price=after.average_price,
-                realised_pnl=realised,
-            )
-        )
+        position = Position(fill.symbol, after.quantity, after.average_price)
+        self._portfolio.apply_position(position, cash_change(fill))
 
     def account_state(self) -> AccountState:
         self._expire()
@@ -208,6 +330,7 @@ class BacktestOrderManager:
             len(self._order_times) - bisect_right(self._order_times, now, key=_minute_later),
             self._realised,
             frozenset(),
+            orders_of=self._orders_of,
         )
 
     def entry_block(self) -> tuple[float, str]:
@@ -225,10 +348,26 @@ class BacktestOrderManager:
             if any(each.proposal.side is Side.BUY for each in orders.values())
         }
         if len(self._positions.keys() | buying) >= limits.max_open_symbols:
-            return math.inf, "G_OPEN_SYMBOLS"
+            # A purchase whose time is over leaves room, without a price of its symbol.
+            first = self._deadlines[0][0] if buying and self._deadlines else math.inf
+            if self._is_worth(limits.max_open_symbols):
+                return first, "G_OPEN_SYMBOLS"
         if len(times) >= limits.orders_per_minute:
             return _minute_later(times[-limits.orders_per_minute]), "G_ORDER_RATE"
         return -math.inf, ""
+
+    def _is_worth(self, symbols: int) -> bool:
+        """Return whether so many symbols stay open whatever a tick brings.
+
+        The gate does not count a symbol whose value is below the smallest order.
+        """
+        instruments = self._portfolio.instruments
+        values = symbol_values(self.account_state(), self._portfolio)
+        worth = sum(
+            value >= _FAR_ABOVE * instruments[symbol].min_order_value
+            for symbol, value in values.items()
+        )
+        return worth >= symbols
 
     @property
     def open_trades(self) -> list[Trade]:

@@ -1,30 +1,98 @@
-"""Equity curve and performance figures of a backtest.
-
-    cagr            (end / start) ^ (1 / years) - 1, a year has 365.25 days; none below a day
-    max_drawdown    largest fall of the curve below its highest point so far, as a fraction of it
-    win_rate        trades with a profit above 0 / trades: 0 counts as a loss
-    profit_factor   sum of profits / sum of losses; infinite without a loss
-    exposure        mean over the curve of the value of positions / equity
-    turnover        value of all fills / equity at the start
-    sharpe          mean / standard deviation of the daily returns x sqrt(252); none below 3 days
-
-Profits are after fees and taxes. A position open at the end counts in the equity and in no trade.
-"""
+"""Trades, equity curve and performance figures of a backtest."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
+from typing import Self
 
 import msgspec
 
 from qts.backtest.portfolio import DAY_S, day_of
-from qts.backtest.trades import Trade
-from qts.domain import Fill
+from qts.domain import Fill, IntentType, Position, Side
 from qts.pipeline import Portfolio
+
+
+class Trade(msgspec.Struct, frozen=True, kw_only=True):
+    """Round trip from the fill that opens a position to the fill that closes it."""
+
+    symbol: str
+    opened_at: datetime
+    closed_at: datetime
+    quantity: Decimal  # total bought, or sold short
+    entry: Decimal  # average prices
+    exit: Decimal
+    fees: Decimal
+    profit: Decimal  # after fees and taxes
+    reason: str  # of the last exit
+    strategy: str = ""  # that entered
+
+    @property
+    def gain(self) -> float:
+        """Return the profit as a fraction of the entry value."""
+        return float(self.profit / (self.entry * self.quantity))
+
+
+class OpenTrade:
+    """Fills of a trade so far."""
+
+    def __init__(self, strategy: str = "") -> None:
+        self._strategy = strategy
+        self._fills: list[Fill] = []
+        self._reason = ""
+
+    @classmethod
+    def of(cls, position: Position, strategy: str, at: datetime) -> Self:
+        """Return the trade of a position from before: bought at its average price, without fees."""
+        trade = cls(strategy)
+        bought = Fill(
+            trade_id="",
+            broker_order_id="",
+            symbol=position.symbol,
+            side=Side.BUY if position.quantity > 0 else Side.SELL,
+            quantity=abs(position.quantity),
+            price=position.average_price,
+            fee=Decimal(0),
+            at=at,
+        )
+        trade.add(bought, IntentType.ENTRY)
+        return trade
+
+    def add(self, fill: Fill, reason: str) -> None:
+        """Add a fill of an order that was placed for this reason, its intent type."""
+        self._fills.append(fill)
+        self._reason = reason
+
+    def to_trade(self) -> Trade:
+        first, last = self._fills[0], self._fills[-1]
+        entries = [fill for fill in self._fills if fill.side is first.side]
+        exits = [fill for fill in self._fills if fill.side is not first.side]
+        fees = sum((fill.fee for fill in self._fills), Decimal(0))
+        quantity, entry_value = _totals(entries)
+        closed, exit_value = _totals(exits)
+        sign = 1 if first.side is Side.BUY else -1
+        return Trade(
+            symbol=first.symbol,
+            opened_at=first.at,
+            closed_at=last.at,
+            quantity=quantity,
+            entry=entry_value / quantity,
+            exit=exit_value / closed if closed else Decimal(0),
+            fees=fees,
+            profit=(exit_value - entry_value) * sign - fees,
+            reason=self._reason,
+            strategy=self._strategy,
+        )
+
+
+def _totals(fills: list[Fill]) -> tuple[Decimal, Decimal]:
+    quantity = sum((fill.quantity for fill in fills), Decimal(0))
+    return quantity, sum((fill.quantity * fill.price for fill in fills), Decimal(0))
+
 
 YEAR_S = 365.25 * DAY_S
 TRADING_DAYS = 252
@@ -131,9 +199,18 @@ def drawdown(points: Sequence[EquityPoint]) -> tuple[float, float]:
     return deepest, longest
 
 
+def day_closes(points: Sequence[EquityPoint]) -> list[EquityPoint]:
+    """Return the first point, and the last one of every day."""
+    return [points[0], *{day_of(point.at): point for point in points}.values()]
+
+
+def daily_returns(points: Sequence[EquityPoint]) -> list[float]:
+    closes = [point.equity for point in day_closes(points)]
+    return [end / start - 1 for start, end in pairwise(closes)]
+
+
 def sharpe(points: Sequence[EquityPoint]) -> float | None:
-    closes = [points[0].equity, *{day_of(point.at): point.equity for point in points}.values()]
-    returns = [end / start - 1 for start, end in pairwise(closes)]
+    returns = daily_returns(points)
     if len(returns) < _MIN_DAYS or not (spread := statistics.stdev(returns)):
         return None
     return statistics.fmean(returns) / spread * math.sqrt(TRADING_DAYS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from qts.domain import Account, Holding, Position, Tick
-from qts.orders import FillApplied
-from qts.pipeline import Portfolio
+from qts.domain import Account, ExitLevels, Instruments, Position, Tick
+from qts.pipeline import Portfolio, PortfolioState, account_of
 from qts.strategies import View
 
 SEOUL_S = 9 * 3600
@@ -28,11 +28,20 @@ def day_end(at: float) -> float:
     return float((day_of(at) + 1) * DAY_S - SEOUL_S)
 
 
+class Place(Enum):
+    """Where in its bar the current event is."""
+
+    TICK = 0  # the tape has no bars
+    INSIDE_BAR = 1  # at its open or later
+    BAR_CLOSE = 2
+
+
 class BacktestClock:
-    """Clock at the time of the last event."""
+    """Clock at the time of the last event, with its place in a bar."""
 
     def __init__(self) -> None:
         self.at = 0.0
+        self.place = Place.TICK
 
     def now(self) -> datetime:
         return _EPOCH + timedelta(seconds=self.at)
@@ -44,13 +53,29 @@ class BacktestClock:
         raise AssertionError(f"a backtest must not sleep ({seconds} s)")
 
 
+class Opening(NamedTuple):
+    """Account that a backtest begins with; its open orders play no part."""
+
+    account: PortfolioState
+    exits: Mapping[str, ExitLevels] = {}  # of its positions, by symbol
+
+
 class BacktestPortfolio(Portfolio):
     """Portfolio used by one thread; a view refers to the live ticks and copies nothing."""
 
-    def __init__(self, clock: BacktestClock) -> None:
-        super().__init__(clock)
-        self._account: Account | None = None
+    def __init__(self, clock: BacktestClock, instruments: Instruments) -> None:
+        super().__init__(clock, instruments)
+        self._account: tuple[object, Account] | None = None  # the state that it is of
         self._latest: Mapping[str, Tick] = self._ticks
+        self.exits: dict[str, ExitLevels] = {}  # of the latest entry of a symbol
+
+    def open_with(self, opening: Opening) -> None:
+        """Take cash, positions, their owners and exits as they are before the first event."""
+        account = opening.account
+        self.load(account.cash, account.positions.values())
+        for symbol in account.owners.keys() & account.positions.keys():
+            self.set_owner(symbol, account.owners[symbol])
+        self.exits |= opening.exits
 
     def use_ticks(self, latest: Mapping[str, Tick]) -> None:
         """Read last ticks from this mapping from now on."""
@@ -59,25 +84,21 @@ class BacktestPortfolio(Portfolio):
     def last_tick(self, symbol: str) -> Tick | None:
         return self._latest.get(symbol)
 
-    def apply_fill(self, change: FillApplied) -> None:
-        super().apply_fill(change)
-        self._account = None
-
-    def price(self, position: Position) -> Decimal:
-        tick = self._latest.get(position.symbol)
-        return Decimal(str(tick.price)) if tick else position.average_price
-
     def position(self, symbol: str) -> Position | None:
-        return self._positions.get(symbol)
+        return self._state.positions.get(symbol)
 
     def view(self) -> View:
-        if self._account is None:
-            holdings = tuple(
-                Holding(symbol=p.symbol, quantity=p.quantity, average_price=p.average_price)
-                for p in self._positions.values()
-            )
-            self._account = Account(cash=self._cash, holdings=holdings)
-        return View(self._clock.now(), self._latest, self._positions, self._account, self.equity)
+        state = self._state
+        if self._account is None or self._account[0] is not state:
+            self._account = state, account_of(state)
+        return View(
+            self._clock.now(),
+            self._latest,
+            state.positions,
+            self._account[1],
+            self.equity,
+            orders=tuple(state.orders.values()),
+        )
 
 
 class LatestTicks(Mapping[str, Tick]):

@@ -8,38 +8,72 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from qts.backtest.html_report import build_page
+from qts.backtest.bar_tape import BarTape
+from qts.backtest.page import build_page
 from qts.backtest.performance import EquityPoint, Performance
-from qts.backtest.run import BacktestResult
+from qts.backtest.result import BacktestResult, counted
+from qts.backtest.tape import Tape
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_POINTS = 2000  # of the equity curve, in JSON and HTML
-MAX_REASONS = 6
 
 
 def figures(result: BacktestResult) -> Iterator[tuple[str, str]]:
     """Yield the figures as names and formatted values."""
-    params = (f"{name}={value}" for name, value in result.params.items())
-    yield "strategy", " ".join((result.strategy, *params))
-    yield "period", f"{result.began:%Y-%m-%d %H:%M:%S} to {result.ended:%Y-%m-%d %H:%M:%S} UTC"
-    yield "events", f"{result.events:,} of {result.symbols:,} symbols"
+    for each in result.strategies:
+        params = (f"{name}={value}" for name, value in each.params.items())
+        yield "strategy", " ".join((each.key, *params))
+    data = result.data
+    yield "period", f"{data.began:%Y-%m-%d %H:%M:%S} to {data.ended:%Y-%m-%d %H:%M:%S} UTC"
+    what = "ticks" if data.kind == "ticks" else f"bars of {data.kind}"
+    yield "data", f"{data.events:,} {what} of {data.symbols:,} symbols, digest {data.digest}"
+    if data.source:
+        yield "read from", data.source
     yield "speed", f"{result.events_per_s:,.0f} events/s, {result.way}"
     yield from _performance(result.performance)
+    held = result.benchmark
+    if held:
+        yield "buy and hold", _percent(held[-1].equity / held[0].equity - 1)
     yield "orders, fills", f"{len(result.proposals):,}, {len(result.fills):,}"
     if result.still_open:
         yield "open positions", f"{len(result.still_open):,}"
     yield "signals", f"{result.signals:,}"
-    for code, count in sorted(result.refusals.items(), key=lambda item: -item[1])[:MAX_REASONS]:
-        yield "  refused", f"{count:,} x {code}"
-    for code, count in sorted(result.trips.items()):
-        yield "  raised", f"{count:,} x {code}"
+    yield from _reasons(result)
+    if len(result.strategies) > 1:
+        for each in result.strategies:
+            counts = f"{each.signals:,} signals, {each.orders:,} orders, {each.trades:,} trades"
+            profit = f"realised {_won(each.realised)} after {_won(each.fees)} fees"
+            still = f"open {_won(each.unrealised)} in {_won(each.exposure)}"
+            refused = f"; refused {counted(each.refusals)}" if each.refusals else ""
+            yield f"  {each.key}", f"{counts}; {profit}, {still}{refused}"
     if result.errors:
         yield "errors", f"{result.errors:,} raised by the strategy"
     if result.stopped:
         yield "disabled", result.stopped
     yield "digest", result.digest
+    if result.command:
+        yield "repeat", result.command
+
+
+def _reasons(result: BacktestResult) -> Iterator[tuple[str, str]]:
+    """Yield every reason for which a signal did not lead to its whole order."""
+    for name, reasons in (
+        ("  refused", result.refusals),
+        ("  not filled", result.expired),
+        ("  smaller", result.cuts),
+    ):
+        for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+            yield name, f"{count:,} x {reason}"
+    for code, count in sorted(result.trips.items()):
+        yield "  raised", f"{count:,} x {code}"
+
+
+def settings_of(result: BacktestResult) -> dict[str, Any]:
+    """Return the settings that applied, as JSON values."""
+    found: dict[str, Any] = msgspec.to_builtins(result.settings)
+    return found
 
 
 def _performance(values: Performance) -> Iterator[tuple[str, str]]:
@@ -79,6 +113,7 @@ def to_json(result: BacktestResult) -> dict[str, Any]:
         name: "inf" if value == math.inf else value
         for name, value in msgspec.structs.asdict(result.performance).items()
     }
+    held = result.benchmark
     return {
         "strategy": result.strategy,
         "params": result.params,
@@ -95,20 +130,32 @@ def to_json(result: BacktestResult) -> dict[str, Any]:
         "orders": len(result.proposals),
         "fills": len(result.fills),
         "refusals": result.refusals,
+        "expired_orders": result.expired,
+        "cut_sizes": result.cuts,
+        "warnings": result.warnings,
         "trips": result.trips,
         "errors": result.errors,
         "stopped": result.stopped,
         "digest": result.digest,
+        "strategies": [msgspec.to_builtins(each) for each in result.strategies],
+        "data": msgspec.to_builtins(result.data),
+        "settings": settings_of(result),
+        "command": result.command,
+        "benchmark": {
+            "name": "buy and hold",
+            "gain": held[-1].equity / held[0].equity - 1 if held else None,
+            "equity": [[point.at, point.equity] for point in thinned(held)],
+        },
         "trades": [msgspec.to_builtins(trade) for trade in result.trades],
         "still_open": [msgspec.to_builtins(trade) for trade in result.still_open],
         "equity": [[point.at, point.equity] for point in thinned(result.points)],
     }
 
 
-def render_html(result: BacktestResult) -> str:
-    """Return the report as one self-contained HTML page."""
-    title = f"{result.strategy}, {result.began:%Y-%m-%d} to {result.ended:%Y-%m-%d}"
-    return build_page(title, list(figures(result)), thinned(result.points), result.trades)
+def render_html(result: BacktestResult, tape: Tape | BarTape | None = None) -> str:
+    """Return the report as one self-contained HTML page; a tape adds prices to it."""
+    points, held = thinned(result.points), thinned(result.benchmark)
+    return build_page(result, figures(result), points, held, tape)
 
 
 def thinned(points: Sequence[EquityPoint], limit: int = MAX_POINTS) -> list[EquityPoint]:

@@ -1,239 +1,184 @@
-"""Backtest of a strategy over a tape; the compiled and the generic mode give the same result."""
+"""Backtest of strategies over a tape of ticks or bars."""
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
-from qts.backtest.compiled_scan import (
-    ACTIVE,
-    BLOCKED,
-    DIRECTION,
-    INDEX,
-    STEPS,
-    TIMER,
-    SymbolRows,
-    compile_scan,
-)
+from qts.backtest.bar_player import BarPlayer
+from qts.backtest.bar_tape import BarTape
+from qts.backtest.bar_tape_player import BarTapePlayer
+from qts.backtest.benchmark import BuyAndHold, hold_bars
 from qts.backtest.config import BacktestConfig
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.performance import EquityPoint, Performance, performance
-from qts.backtest.portfolio import LatestTicks
-from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
-from qts.backtest.trades import Trade
-from qts.domain import Fill, RefusedError, Tick
-from qts.pipeline import CallError
-from qts.risk import OrderProposal
-from qts.strategies import StepStrategy, Strategy
+from qts.backtest.instruments import default_instruments
+from qts.backtest.performance import performance
+from qts.backtest.portfolio import Opening
+from qts.backtest.result import BacktestResult, DataInfo, StrategyResult
+from qts.backtest.strategy_run import StrategyRun
+from qts.backtest.tape import Chunk, Tape
+from qts.backtest.tick_players import CompiledPlayer, GenericPlayer, Way, select_scan
+from qts.backtest.watchdog import Watchdog
+from qts.domain import Instruments, RefusedError
+from qts.orders import StrategyFigures
+from qts.pipeline import HeldValue, SignalOutcome, held_by
+from qts.strategies import Strategy
 
-Way = Literal["auto", "compiled", "generic"]
 Progress = Callable[[int], None]  # events done so far
 
 
-class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
-    strategy: str
-    params: dict[str, Any]
-    way: Literal["compiled", "generic"]
-    symbols: int
+class _Played(NamedTuple):
+    """What happened to a tape."""
+
     events: int
-    began: datetime
-    ended: datetime
-    seconds: float  # without reading or generating the tape
+    first: float
+    last: float
+    seconds: float
     tape_seconds: float
-    performance: Performance
-    points: tuple[EquityPoint, ...]
-    trades: tuple[Trade, ...]
-    still_open: tuple[Trade, ...]
-    proposals: tuple[OrderProposal, ...]
-    fills: tuple[Fill, ...]
-    signals: int
-    refusals: dict[str, int]
-    trips: dict[str, int]
-    errors: int
-    stopped: str  # why the strategy was disabled, if it was
-
-    @property
-    def events_per_s(self) -> float:
-        return self.events / self.seconds if self.seconds else 0.0
-
-    @property
-    def digest(self) -> str:
-        """Return a hash of the orders, fills and equity curve."""
-        content = (self.proposals, self.fills, self.points)
-        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 def run_backtest(
-    strategy: Strategy[Any],
-    tape: Tape,
+    strategy: Strategy[Any] | Sequence[Strategy[Any]],
+    tape: Tape | BarTape,
     config: BacktestConfig | None = None,
     *,
+    instruments: Instruments | None = None,
+    opening: Opening | None = None,
+    on_signal: Callable[[SignalOutcome], None] | None = None,
     way: Way = "auto",
     progress: Progress = lambda _events: None,
+    ends_process: bool = False,
 ) -> BacktestResult:
-    """Run a strategy over a tape.
+    """Run one or several strategies over a tape; by default with `default_instruments`.
 
-    Raise RefusedError if the tape is empty, or if `way` is compiled and the strategy cannot be.
+    The account begins with the cash of the settings, or as `opening` has it. `on_signal` gets what
+    became of each signal, but for those that a compiled scan counts.
+    Raise RefusedError if the tape is empty, or if `way` is compiled and the strategy cannot be,
+    and OperationError if a strategy does not return; if it cannot be interrupted either, and
+    `ends_process` says so, the process ends.
     """
-    engine = BacktestEngine(strategy, config or BacktestConfig())
-    scan = _select_scan(strategy, way)
-    player = _CompiledPlayer(engine, scan, tape) if scan else _GenericPlayer(engine, tape)
+    strategies = [strategy] if isinstance(strategy, Strategy) else list(strategy)
+    settings = config or BacktestConfig()
+    if isinstance(tape, BarTape):
+        settings = settings.over_bars(tape.timeframe)
+    known = instruments or default_instruments()
+    engine = BacktestEngine(strategies, settings, known, opening, on_signal)
+    player = _player(engine, way, tape)
+    held = BuyAndHold()
+    with Watchdog(engine, ends_process=ends_process) as watchdog:
+        played = _play(engine, player, tape, (held, watchdog, progress))
+        if not played.events:
+            raise RefusedError("the data has no events")
+        with watchdog.playing():
+            engine.finish(played.last)
+    start = float(settings.cash)
+    if isinstance(tape, BarTape):
+        benchmark, seen = hold_bars(tape, start), set(tape.rows["symbol"].tolist())
+    else:
+        benchmark, seen = held.points(start), held.seen
+    mode = "compiled" if isinstance(player, CompiledPlayer) else "generic"
+    missing = set(tape.wanted) - {tape.symbols[number] for number in seen}
+    data = _data(engine, tape, played, tuple(sorted(missing)))
+    return _result(engine, played, {"data": data, "way": mode, "benchmark": benchmark})
+
+
+def _play(
+    engine: BacktestEngine,
+    player: Any,
+    tape: Tape | BarTape,
+    watchers: tuple[BuyAndHold, Watchdog, Progress],
+) -> _Played:
+    held, watchdog, progress = watchers
     events, spent, tape_spent, first, last = 0, 0.0, 0.0, 0.0, 0.0
     mark = time.perf_counter()
     for chunk in tape:
+        if isinstance(chunk, Chunk):
+            held.add(chunk, len(tape.symbols))
         began = time.perf_counter()
         tape_spent += began - mark
-        first, last = first if events else float(chunk.at[0]), float(chunk.at[-1])
-        player.play(chunk)
-        events += len(chunk.at)
+        last = float(chunk.at[-1])
+        if not events and not first:
+            first = float(chunk.at[0])
+            with watchdog.playing():
+                engine.start(first)
+        with watchdog.playing():
+            events += player.play(chunk)
         mark = time.perf_counter()
         spent += mark - began
         progress(events)
-    if not events:
-        raise RefusedError("the data has no events")
-    engine.finish(last)
-    mode = "compiled" if scan else "generic"
-    return _result(engine, tape, events, (first, spent, tape_spent), mode)
+    return _Played(events, first, last, spent, tape_spent)
 
 
-def _select_scan(strategy: Strategy[Any], way: Way) -> Callable[..., int] | None:
-    scan = None
-    reason = "not a plain StepStrategy"
-    if isinstance(strategy, StepStrategy) and _is_plain(type(strategy)):
-        reason = "numba is not installed"
-        scan = compile_scan(type(strategy).step) if way != "generic" else None
-    if way == "compiled" and scan is None:
-        raise RefusedError(f"strategy {strategy.key} cannot run compiled: {reason}")
-    return scan
+def _player(
+    engine: BacktestEngine, way: Way, tape: Tape | BarTape
+) -> GenericPlayer | CompiledPlayer | BarPlayer | BarTapePlayer:
+    if isinstance(tape, BarTape):
+        if way == "compiled":
+            raise RefusedError("the data has bars, and compiled runs take ticks; omit --way")
+        return BarTapePlayer(engine, tape)
+    scan = select_scan(engine, way)
+    if scan is not None:
+        return CompiledPlayer(engine, scan, tape)
+    needs_clock = any(run.strategy.timeframes or run.strategy.timer_s for run in engine.runs)
+    return BarPlayer(engine, tape) if needs_clock else GenericPlayer(engine, tape)
 
 
-def _is_plain(kind: type[StepStrategy[Any]]) -> bool:
-    """Return whether a subclass overrides nothing but its step."""
-    names = ("on_tick", "on_price", "signals", "evaluate", "wants")
-    return all(getattr(kind, name) is getattr(StepStrategy, name) for name in names)
+def _data(
+    engine: BacktestEngine, tape: Tape | BarTape, played: _Played, missing: tuple[str, ...]
+) -> DataInfo:
+    return DataInfo(
+        kind=tape.timeframe if isinstance(tape, BarTape) else "ticks",
+        symbols=len(tape.symbols),
+        events=played.events,
+        began=datetime.fromtimestamp(played.first, UTC),
+        ended=engine.clock.now(),
+        digest=tape.digest,
+        missing=missing,
+    )
 
 
-class _GenericPlayer:
-    """Plays a chunk with Python for every event."""
-
-    def __init__(self, engine: BacktestEngine, tape: Tape) -> None:
-        self._engine = engine
-        self._symbols = tape.symbols
-
-    def play(self, chunk: Chunk) -> None:
-        engine, symbols = self._engine, self._symbols
-        columns = (column.tolist() for column in chunk)
-        for index, price, volume, bid, ask, at in zip(*columns, strict=True):
-            if at >= engine.due:
-                engine.on_timer(at)
-            if 0.0 < price < float("inf"):
-                engine.on_tick(Tick(symbols[index], price, volume, bid or price, ask or price, at))
-
-
-class _CompiledPlayer:
-    """Plays a chunk with the compiled scan, and with Python where the scan returns."""
-
-    def __init__(self, engine: BacktestEngine, scan: Callable[..., int], tape: Tape) -> None:
-        strategy = engine.strategy
-        if not isinstance(strategy, StepStrategy):
-            raise AssertionError("_select_scan returned a scan for another strategy")
-        self._engine = engine
-        self._compiled = scan
-        self._strategy = strategy
-        self._symbols = tape.symbols
-        self._indices: dict[str, int] = {}
-        self._rows = SymbolRows.of(0, strategy.state_size)
-        self._output = np.zeros(4, np.int64)
-        engine.add_listener(self._on_change)
-        self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
-
-    def play(self, chunk: Chunk) -> None:
-        if len(self._symbols) > len(self._indices):
-            self._grow()
-        engine, output, index = self._engine, self._output, 0
-        while index < len(chunk.at):
-            found = self._scan(chunk, index)
-            index = int(output[INDEX])
-            if found == TIMER:
-                engine.on_timer(float(chunk.at[index]))
-                continue
-            if found == ACTIVE:
-                engine.on_tick(self._tick(chunk, index))
-            elif output[DIRECTION]:
-                self._signal(self._tick(chunk, index), int(output[DIRECTION]))
-            index += 1
-
-    def _scan(self, chunk: Chunk, index: int) -> int:
-        engine, output = self._engine, self._output
-        output[:] = 0
-        limits = (engine.due, engine.blocked_until, not engine.stopped)
-        rows = tuple(self._rows)
-        found = -1
-        try:
-            found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
-        except Exception as error:  # noqa: BLE001 - a step may raise anything
-            raised = CallError.raised(error, self._strategy)
-            engine.on_error(raised, after_success=bool(output[STEPS]))
-        else:
-            engine.on_success(int(output[STEPS]))
-        engine.count_blocked(int(output[BLOCKED]))
-        return found
-
-    def _signal(self, tick: Tick, direction: int) -> None:
-        engine = self._engine
-        engine.apply_tick(tick)
-        position = float(self._rows.position[self._indices[tick.symbol]])
-        engine.on_signals(engine.call(self._strategy.signals, direction, tick, position))
-
-    def _tick(self, chunk: Chunk, index: int) -> Tick:
-        number, price, volume, bid, ask, at = (column[index].item() for column in chunk)
-        return Tick(self._symbols[number], price, volume, bid or price, ask or price, at)
-
-    def _on_change(self, symbol: str) -> None:
-        index, engine = self._indices[symbol], self._engine
-        position = engine.portfolio.position(symbol)
-        self._rows.position[index] = float(position.quantity) if position else 0.0
-        has_stops = engine.config.use_stops and position is not None
-        self._rows.active[index] = has_stops or symbol in engine.manager.open
-
-    def _grow(self) -> None:
-        self._rows = self._rows.grown(len(self._symbols))
-        self._indices = {symbol: index for index, symbol in enumerate(self._symbols)}
-        self._engine.portfolio.use_ticks(LatestTicks(self._indices, self._rows.latest))
-        states = dict(zip(self._symbols, self._rows.states, strict=True))
-        self._strategy.bind_states(states)
-
-
-def _result(
-    engine: BacktestEngine, tape: Tape, events: int, times: tuple[float, float, float], way: Any
-) -> BacktestResult:
-    first, seconds, tape_seconds = times
+def _result(engine: BacktestEngine, played: _Played, more: dict[str, Any]) -> BacktestResult:
     manager, points = engine.manager, engine.curve.points
     return BacktestResult(
-        strategy=engine.strategy.key,
-        params=msgspec.to_builtins(engine.strategy.params),
-        way=way,
-        symbols=len(tape.symbols),
-        events=events,
-        began=datetime.fromtimestamp(first, UTC),
-        ended=engine.clock.now(),
-        seconds=seconds,
-        tape_seconds=tape_seconds,
+        strategies=tuple(_strategy_result(engine, run) for run in engine.runs),
+        settings=engine.config,
+        seconds=played.seconds,
+        tape_seconds=played.tape_seconds,
         performance=performance(points, manager.trades, manager.fills),
         points=tuple(points),
         trades=tuple(manager.trades),
         still_open=tuple(manager.open_trades),
         proposals=tuple(engine.proposals),
         fills=tuple(manager.fills),
-        signals=engine.signals,
         refusals=dict(engine.refusals),
+        expired={reason: count for reason, count in manager.expired.items() if count},
+        cuts=dict(engine.cuts),
         trips=dict(engine.trips),
-        errors=engine.errors,
-        stopped=engine.stopped,
+        **more,
+    )
+
+
+def _strategy_result(engine: BacktestEngine, run: StrategyRun) -> StrategyResult:
+    trades = [trade for trade in engine.manager.trades if trade.strategy == run.key]
+    figures = engine.manager.figures.get(run.key, StrategyFigures())
+    held = held_by(engine.portfolio).get(run.key, HeldValue())
+    return StrategyResult(
+        key=run.key,
+        params=msgspec.to_builtins(run.strategy.params),
+        signals=run.signals,
+        orders=sum(each.strategy_key == run.key for each in engine.proposals),
+        fills=engine.manager.filled[run.key],
+        trades=len(trades),
+        profit=float(sum(trade.profit for trade in trades)),
+        refusals=dict(run.refusals),
+        errors=run.errors,
+        stopped=run.stopped,
+        realised=float(figures.net),
+        fees=float(figures.fees),
+        unrealised=float(held.unrealised),
+        exposure=float(held.exposure),
     )

@@ -9,16 +9,14 @@ from uuid import NAMESPACE_OID, uuid5
 
 from qts import risk  # its loop needs the C++ core: loaded when a backtest is run
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
-from qts.domain import IntentType, Market, OrderType, Side, market_for_symbol
+from qts.domain import STOPS, IntentType, OrderType, Position, Side
 from qts.events import Payload
 from qts.events import payloads as p
-from qts.risk import OrderProposal, StopsConfig, exit_quantity
+from qts.risk import OrderProposal, PositionStops, StopsConfig, exit_quantity
 from qts.strategies import StrategyKind
 
-STRATEGY_KEY = "risk"
 RETRY_INTERVAL_S = 1.0  # after an exit was refused
 EXIT_TTL_S = 10.0
-_LOTS = {Market.KRX: 1.0, Market.UPBIT: 1e-8}
 
 Exit = tuple[str, Side, Decimal, IntentType, float]
 
@@ -29,24 +27,41 @@ class BacktestStops:
     def __init__(
         self,
         config: StopsConfig,
-        kind: StrategyKind,
+        owner_of: Callable[[str], tuple[StrategyKind, PositionStops | None]],
         portfolio: BacktestPortfolio,
         clock: BacktestClock,
         submit: Callable[[OrderProposal], str],
         raise_code: Callable[[str, str], None],
     ) -> None:
-        self._kind = kind
+        self._owner_of = owner_of
         self._portfolio = portfolio
         self._clock = clock
         self._submit = submit
-        self._loop = risk.MicroRiskLoop(config, self._on_event, raise_code, clock, is_past=True)
+        self._loop = risk.MicroRiskLoop(
+            config, self._on_event, raise_code, clock, risk.ageless, is_past=True
+        )
         self._exits: list[Exit] = []
         self._retry_at: dict[str, float] = {}  # of symbols whose exit was refused
 
-    def on_tick(self, symbol: str, price: float) -> None:
-        self._loop.stops.on_tick(symbol, price, self._clock.monotonic_ns())
+    def on_tick(self, symbol: str, price: float, at_ns: int) -> None:
+        """Look at a price; `at_ns` is the time that hold times are measured with."""
+        self._loop.stops.on_tick(symbol, price, at_ns)
         if self._exits:
             self._send_exits()
+
+    def levels(self, symbol: str) -> list[Decimal]:
+        """Return the prices at which the stops of a position fire as they are now."""
+        held, position = self._loop.stops.position(symbol), self._portfolio.position(symbol)
+        if held is None or position is None:
+            return []
+        sign = 1 if position.quantity > 0 else -1
+        falls = (held["mae_half"], held["mae_full"])
+        found = [position.average_price * (1 - sign * Decimal(repr(fall))) for fall in falls]
+        if held["trailing"] is not None:
+            found.append(Decimal(repr(held["trailing"])))
+        if exits := self._portfolio.exits.get(symbol):
+            found += [level for level in (exits.stop, exits.target) if level is not None]
+        return found
 
     def check(self) -> None:
         """Run the checks that depend on time, and retry refused exits."""
@@ -58,18 +73,20 @@ class BacktestStops:
         self._send_exits()
 
     def sync_positions(self) -> None:
-        self._loop.set_positions(
-            [
-                risk.PositionShadow(
-                    symbol=each.symbol,
-                    quantity=float(each.quantity),
-                    average=float(each.average_price),
-                    lot=_LOTS[market_for_symbol(each.symbol)],
-                    kind=self._kind,
-                )
-                for each in self._portfolio.positions.values()
-            ],
-            float(self._portfolio.equity),
+        held = [self._shadow(each) for each in self._portfolio.positions.values()]
+        self._loop.set_positions(held, float(self._portfolio.equity))
+
+    def _shadow(self, position: Position) -> risk.PositionShadow:
+        symbol = position.symbol
+        kind, stops = self._owner_of(symbol)
+        return risk.PositionShadow(
+            symbol=symbol,
+            quantity=float(position.quantity),
+            average=float(position.average_price),
+            lot=float(self._portfolio.instruments[symbol].lot),
+            kind=kind,
+            stops=stops,
+            exits=self._portfolio.exits.get(symbol),
         )
 
     def start_day(self) -> None:
@@ -91,10 +108,10 @@ class BacktestStops:
         exits, self._exits = sorted(self._exits), []
         for symbol, side, quantity, reason, price in exits:
             now = self._clock.now()
-            name = f"{symbol}\x1f{self._clock.at!r}\x1f{reason}\x1f{quantity}"
+            name = f"{symbol}\x1f{self._clock.at!r}\x1f{reason}\x1f{quantity}\x1f{price!r}"
             refusal = self._submit(
                 OrderProposal(
-                    strategy_key=STRATEGY_KEY,
+                    strategy_key=STOPS,
                     symbol=symbol,
                     side=side,
                     type=OrderType.MARKET,

@@ -22,7 +22,6 @@ import numpy as np
 from qts._native import COUNT_IN_ORDER
 from qts.events import (
     SLA,
-    AlertHooks,
     DegradationLevel,
     Event,
     EventEngine,
@@ -157,7 +156,7 @@ class _Run:
         self._alerts: list[LaneAlert] = []
         self._asleep = threading.Event()  # P3's handler
         self._p3_due_s = 0.0
-        self.engine = EventEngine(config, hooks=AlertHooks(alert=self._alerts.append))
+        self.engine = EventEngine(config, on_alert=self._alerts.append)
         self.engine.degrade(DegradationLevel.NORMAL)
         self._register(config)
         self.generator = LoadGenerator(self.engine, self.stop, load.p0_per_s, load.ticks_per_s)

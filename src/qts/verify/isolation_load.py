@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from qts.domain import LaneFullError
-from qts.events import Catalogue, Event, Payload
+from qts.events import Catalogue, Event
 from qts.events import payloads as p
 
 _FLOOD_P2, _FLOOD_P3 = 10_000, 50_000
@@ -25,7 +27,7 @@ _BLOCKED_S = 0.2  # how long a publisher waits for capacity before it looks for 
 class LoadTarget(Protocol):
     """Publishing methods of an engine under load."""
 
-    def new_event(self, name: str, payload: p.Payload, source: str = "") -> Event: ...
+    def new_event(self, name: str, payload: msgspec.Struct, source: str = "") -> Event: ...
     @property
     def publish(self) -> Any: ...
     @property
@@ -205,7 +207,7 @@ class PriorityQueueEngine:
     def on(self, name: str, handler: Callable[[Event], object]) -> None:
         self._handlers.setdefault(name, []).append(handler)
 
-    def new_event(self, name: str, payload: Payload, source: str = "") -> Event:
+    def new_event(self, name: str, payload: msgspec.Struct, source: str = "") -> Event:
         number = next(self._order)
         return self._catalogue[name].event(
             payload, event_id=str(number), timestamp=time.time(), source=source

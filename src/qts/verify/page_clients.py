@@ -1,7 +1,7 @@
 """Simulated dashboard pages in a separate process.
 
-A page reads the WebSocket and requests its data once a second, as `page/app.js` does. One more
-client opens the WebSocket and never reads.
+A page requests one state after the other on the WebSocket and its data once a second, as
+`page/app.js` does. One more client requests states and never reads.
 
     stdin    {"address": ..., "token": ..., "pages": 10}, then lines: open, close
     stdout   one line of JSON for each: pages open, states and answers read
@@ -21,7 +21,9 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+NEXT = "next"  # any text requests a state
 REQUEST_INTERVAL_S = 1.0
+UNREAD = b"\x81\x84" + bytes(4) + NEXT.encode()  # its frame, masked with zeros
 REQUESTS = (
     "overview",
     "events",
@@ -91,9 +93,11 @@ class PageClients:
         async with self._client.ws_connect("/api/live", headers=headers) as page:
             self._pages += 1
             try:
+                await page.send_str(NEXT)
                 async for _ in page:
                     self._states += 1
                     first.set()
+                    await page.send_str(NEXT)
             finally:
                 self._pages -= 1
 
@@ -106,7 +110,7 @@ class PageClients:
 
     @contextlib.asynccontextmanager
     async def _never_reading(self) -> AsyncIterator[None]:
-        """Open the WebSocket with the smallest receive buffer and never read."""
+        """Request many states with the smallest receive buffer and never read."""
         url = urlsplit(self._spec.address)
         cookies = self._client.cookie_jar.filter_cookies(URL(self._spec.address))
         cookie = "; ".join(f"{name}={each.value}" for name, each in cookies.items())
@@ -120,7 +124,7 @@ class PageClients:
             connection.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(connection, (url.hostname, url.port))
-            await loop.sock_sendall(connection, request.encode())
+            await loop.sock_sendall(connection, request.encode() + 1000 * UNREAD)
             yield
             # Reset, so that unread data does not keep the server waiting.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,144 @@
+"""Result of a backtest: what was traded, what was not and why, and everything that shaped it."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from qts.backtest.config import BacktestConfig
+from qts.backtest.performance import EquityPoint, Performance, Trade
+from qts.domain import Fill
+from qts.risk import OrderProposal
+
+
+class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of one strategy in a backtest."""
+
+    key: str
+    params: dict[str, Any]
+    signals: int
+    orders: int
+    fills: int
+    trades: int
+    profit: float  # of its completed trades
+    refusals: dict[str, int]
+    errors: int
+    stopped: str  # why it was disabled, if it was
+    realised: float = 0.0  # of all its fills, after fees; over all strategies, the account's
+    fees: float = 0.0
+    unrealised: float = 0.0
+    exposure: float = 0.0  # value of its positions at the end
+
+
+class DataInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Data that was played; equal digests mean equal data."""
+
+    kind: str  # ticks, or the timeframe of bars
+    symbols: int
+    events: int
+    began: datetime
+    ended: datetime
+    digest: str
+    missing: tuple[str, ...] = ()  # symbols that were asked for and have no event
+    source: str = ""  # where it was read from
+
+
+class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
+    strategies: tuple[StrategyResult, ...]
+    way: Literal["compiled", "generic"]
+    data: DataInfo
+    settings: BacktestConfig
+    seconds: float  # without reading or generating the tape
+    tape_seconds: float
+    performance: Performance
+    points: tuple[EquityPoint, ...]
+    benchmark: tuple[EquityPoint, ...]  # every symbol bought in equal parts and held, no costs
+    trades: tuple[Trade, ...]
+    still_open: tuple[Trade, ...]
+    proposals: tuple[OrderProposal, ...]
+    fills: tuple[Fill, ...]
+    refusals: dict[str, int]
+    expired: dict[str, int]  # orders that ended without a complete fill
+    cuts: dict[str, int]  # orders that are smaller than their signal
+    trips: dict[str, int]
+    command: str = ""  # that repeats it
+
+    @property
+    def strategy(self) -> str:
+        return ", ".join(each.key for each in self.strategies)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the strategy; of several, by their keys."""
+        if len(self.strategies) == 1:
+            return self.strategies[0].params
+        return {each.key: each.params for each in self.strategies}
+
+    @property
+    def symbols(self) -> int:
+        return self.data.symbols
+
+    @property
+    def events(self) -> int:
+        return self.data.events
+
+    @property
+    def began(self) -> datetime:
+        return self.data.began
+
+    @property
+    def ended(self) -> datetime:
+        return self.data.ended
+
+    @property
+    def signals(self) -> int:
+        return sum(each.signals for each in self.strategies)
+
+    @property
+    def errors(self) -> int:
+        return sum(each.errors for each in self.strategies)
+
+    @property
+    def stopped(self) -> str:
+        """Why strategies were disabled, if they were."""
+        texts = [(each.key, each.stopped) for each in self.strategies if each.stopped]
+        if len(self.strategies) == 1:
+            return texts[0][1] if texts else ""
+        return "; ".join(f"{key}: {text}" for key, text in texts)
+
+    @property
+    def events_per_s(self) -> float:
+        return self.events / self.seconds if self.seconds else 0.0
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the orders, fills and equity curve."""
+        content = (self.proposals, self.fills, self.points)
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return what a reader must know before the figures: orders that did not fill."""
+        found = []
+        if self.data.missing:
+            found.append(f"no data in this time: {', '.join(self.data.missing)}")
+        if self.signals and not self.fills:
+            reasons = f"; {counted(self.refusals)}" if self.refusals else ""
+            found.append(
+                f"no fill: {self.signals:,} signals, {len(self.proposals):,} orders{reasons}"
+            )
+        if self.expired:
+            number = sum(self.expired.values())
+            found.append(
+                f"{number:,} of {len(self.proposals):,} orders not filled: {counted(self.expired)}"
+            )
+        return found
+
+
+def counted(reasons: dict[str, int]) -> str:
+    """Return reasons with their numbers, the most frequent first."""
+    ordered = sorted(reasons.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} x {reason}" for reason, count in ordered)

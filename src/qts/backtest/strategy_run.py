@@ -1,0 +1,152 @@
+"""One strategy in a backtest: its calls, what it has received, its errors and its counts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from qts import telemetry
+from qts.domain import Bar, Tick
+from qts.pipeline import (
+    MAX_ERRORS_IN_A_ROW,
+    BarInput,
+    CallError,
+    MarketCalls,
+    StrategyUpdate,
+    call_strategy,
+    has_method,
+    takes_updates,
+)
+from qts.strategies import (
+    Instruction,
+    Signal,
+    StepStrategy,
+    Strategy,
+    View,
+    WarmUpCount,
+    bar_subscription,
+)
+
+log = telemetry.logger("backtest")
+
+ERROR_LOG_INTERVAL_S = 10.0
+
+
+class StrategyRun:
+    """Strategy with its bars, warm-up, timer and errors."""
+
+    def __init__(self, strategy: Strategy[Any]) -> None:
+        self.strategy = strategy
+        self.subscription = bar_subscription(strategy)
+        self.signals = self.errors = 0
+        self.calls = self.returned = 0  # calls, and the number of the last that has returned
+        self.refusals: Counter[str] = Counter()
+        self.stopped = ""
+        self.timer_due = math.inf
+        self.updates: deque[StrategyUpdate] = deque()
+        self.waiting: list[Signal] = []  # for an order of their symbol that is in flight
+        self.takes_updates = takes_updates(strategy)
+        self.has_evaluate = has_method(strategy, "evaluate")
+        self._has_on_tick = has_method(strategy, "on_tick")
+        self._has_on_bar = has_method(strategy, "on_bar")
+        self._errors_in_a_row = 0
+        self._market = MarketCalls(strategy)
+        self._warm_up = WarmUpCount(self.subscription)
+        self._steps = (
+            strategy
+            if isinstance(strategy, StepStrategy)
+            and type(strategy).on_tick is StepStrategy.on_tick
+            and not strategy.timeframes
+            else None
+        )
+
+    @property
+    def key(self) -> str:
+        return self.strategy.key
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a symbol has the bars of the warm-up, if the strategy has one."""
+        return bool(self._warm_up.warm) or self._warm_up.is_warm("")
+
+    def start(self, at: float) -> None:
+        """Set the timer, at the time of the first event."""
+        if self.strategy.timer_s:
+            self.timer_due = (math.floor(at / self.strategy.timer_s) + 1) * self.strategy.timer_s
+
+    def wants(self, symbol: str) -> bool:
+        try:
+            return self.strategy.wants(symbol)
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
+            self.on_error(CallError.raised(error, self.strategy))
+            return False
+
+    def view_of(self, view: View) -> View:
+        """Return the view with the strategy's own bars and orders."""
+        return self._market.view_of(view)
+
+    def on_tick(self, tick: Tick, quantity: float, view: Callable[[], View]) -> list[Instruction]:
+        """Return the signals of a tick, given the position in its symbol."""
+        if self.stopped or not self.wants(tick.symbol) or not self._warm_up.is_warm(tick.symbol):
+            return []
+        if self._steps is not None:
+            return self.call(self._steps.on_price, tick, quantity)
+        return (
+            self.call(self.strategy.on_tick, tick, self.view_of(view()))
+            if self._has_on_tick
+            else []
+        )
+
+    def add_history(self, bar: Bar, values: tuple[float, ...]) -> None:
+        """Take a bar from before the backtest, without a call."""
+        self._warm_up.add(bar)
+        self._market.add((BarInput(bar, values, is_new=False),))
+
+    def on_bar(
+        self, bar: Bar, values: tuple[float, ...], view: Callable[[], View]
+    ) -> list[Instruction]:
+        is_ready = self._warm_up.add(bar)
+        self._market.add((BarInput(bar, values),))
+        if not is_ready or not self._has_on_bar or self.stopped:
+            return []
+        return self.call(self.strategy.on_bar, bar, self.view_of(view()))
+
+    def on_timer(self, at: float, view: Callable[[], View]) -> list[Instruction]:
+        """Return the signals of the timer, which is due, before an event at this time."""
+        interval = self.strategy.timer_s or math.inf
+        self.timer_due = (math.floor(at / interval) + 1) * interval
+        if self.stopped or not self.is_warm:
+            return []
+        return self.call(self.strategy.on_timer, self.view_of(view()))
+
+    def call(
+        self, method: Callable[..., Iterable[Instruction] | None], *arguments: Any
+    ) -> list[Instruction]:
+        """Call the strategy as live: count an error, and disable it after many in a row."""
+        self.calls += 1
+        signals, error = call_strategy(method, *arguments)
+        self.count_call(error)
+        return signals
+
+    def count_call(self, error: CallError | None) -> None:
+        """Note the end of a call."""
+        self.returned = self.calls
+        if error is None:
+            self._errors_in_a_row = 0
+        else:
+            self.on_error(error)
+
+    def on_error(self, error: CallError, after_success: bool = False) -> None:
+        self.errors += 1
+        self._errors_in_a_row = 1 if after_success else self._errors_in_a_row + 1
+        if due := telemetry.log_every(ERROR_LOG_INTERVAL_S, f"backtest {error.event} {self.key}"):
+            log.error(error.event, strategy=self.key, error=error.error, where=error.where, **due)
+        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            self.stopped = f"{self._errors_in_a_row} errors in a row: {error}"
+
+    def on_success(self, calls: int) -> None:
+        """Note calls without an error that a compiled scan made."""
+        if calls:
+            self._errors_in_a_row = 0

@@ -1,0 +1,149 @@
+"""Players of a tape of ticks; the compiled and the generic mode give the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from qts.backtest.compiled_scan import (
+    ACTIVE,
+    BLOCKED,
+    DIRECTION,
+    INDEX,
+    STEPS,
+    TIMER,
+    SymbolRows,
+    compile_scan,
+)
+from qts.backtest.engine import BacktestEngine
+from qts.backtest.portfolio import LatestTicks
+from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
+from qts.domain import RefusedError, Tick
+from qts.pipeline import CallError
+from qts.strategies import StepStrategy
+
+Way = Literal["auto", "compiled", "generic"]
+
+
+def select_scan(engine: BacktestEngine, way: Way) -> Callable[..., int] | None:
+    """Return the compiled scan of the only strategy; None where the generic mode runs."""
+    strategy, scan = engine.runs[0].strategy, None
+    reason = "not a plain StepStrategy on ticks"
+    if len(engine.runs) > 1:
+        reason = "there is another strategy"
+    elif isinstance(strategy, StepStrategy) and _is_plain(strategy):
+        reason = "numba is not installed"
+        scan = compile_scan(type(strategy).step) if way != "generic" else None
+    if way == "compiled" and scan is None:
+        raise RefusedError(f"strategy {strategy.key} cannot run compiled: {reason}")
+    return scan
+
+
+def _is_plain(strategy: StepStrategy[Any]) -> bool:
+    """Return whether a subclass overrides nothing but its step, and takes ticks only."""
+    names = ("on_tick", "on_price", "on_fill", "on_order", "signals", "evaluate", "wants")
+    kind = type(strategy)
+    return (
+        not strategy.timeframes
+        and not strategy.timer_s
+        and strategy.symbols is None
+        and all(getattr(kind, name) is getattr(StepStrategy, name) for name in names)
+    )
+
+
+class GenericPlayer:
+    """Plays a chunk with Python for every event."""
+
+    def __init__(self, engine: BacktestEngine, tape: Tape) -> None:
+        self._engine = engine
+        self._symbols = tape.symbols
+
+    def play(self, chunk: Chunk) -> int:
+        """Play the events of a chunk and return how many they are."""
+        engine, symbols = self._engine, self._symbols
+        columns = (column.tolist() for column in chunk)
+        for index, price, volume, bid, ask, at in zip(*columns, strict=True):
+            if at >= engine.due:
+                engine.on_timer(at)
+            if 0.0 < price < float("inf"):
+                engine.on_tick(Tick(symbols[index], price, volume, bid or price, ask or price, at))
+        return len(chunk.at)
+
+
+class CompiledPlayer:
+    """Plays a chunk with the compiled scan, and with Python where the scan returns."""
+
+    def __init__(self, engine: BacktestEngine, scan: Callable[..., int], tape: Tape) -> None:
+        self._run = engine.runs[0]
+        strategy = self._run.strategy
+        if not isinstance(strategy, StepStrategy):
+            raise AssertionError("select_scan returned a scan for another strategy")
+        self._engine = engine
+        self._compiled = scan
+        self._strategy = strategy
+        self._symbols = tape.symbols
+        self._indices: dict[str, int] = {}
+        self._rows = SymbolRows.of(0, strategy.state_size)
+        self._output = np.zeros(4, np.int64)
+        engine.add_listener(self._on_change)
+        self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
+
+    def play(self, chunk: Chunk) -> int:
+        """Play the events of a chunk and return how many they are."""
+        if len(self._symbols) > len(self._indices):
+            self._grow()
+        engine, output, index = self._engine, self._output, 0
+        while index < len(chunk.at):
+            found = self._scan(chunk, index)
+            index = int(output[INDEX])
+            if found == TIMER:
+                engine.on_timer(float(chunk.at[index]))
+                continue
+            if found == ACTIVE:
+                engine.on_tick(self._tick(chunk, index))
+            elif output[DIRECTION]:
+                self._signal(self._tick(chunk, index), int(output[DIRECTION]))
+            index += 1
+        return len(chunk.at)
+
+    def _scan(self, chunk: Chunk, index: int) -> int:
+        engine, run, output = self._engine, self._run, self._output
+        output[:] = 0
+        limits = (engine.due, engine.blocked_until, not run.stopped)
+        rows = tuple(self._rows)
+        found = -1
+        try:
+            found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
+        except Exception as error:  # noqa: BLE001 - a step may raise anything
+            raised = CallError.raised(error, self._strategy)
+            run.on_error(raised, after_success=bool(output[STEPS]))
+        else:
+            run.on_success(int(output[STEPS]))
+        engine.count_blocked(run, int(output[BLOCKED]))
+        return found
+
+    def _signal(self, tick: Tick, direction: int) -> None:
+        engine = self._engine
+        engine.apply_tick(tick)
+        position = float(self._rows.position[self._indices[tick.symbol]])
+        signals = self._run.call(self._strategy.signals, direction, tick, position)
+        engine.on_signals(self._run, signals)
+
+    def _tick(self, chunk: Chunk, index: int) -> Tick:
+        number, price, volume, bid, ask, at = (column[index].item() for column in chunk)
+        return Tick(self._symbols[number], price, volume, bid or price, ask or price, at)
+
+    def _on_change(self, symbol: str) -> None:
+        index, engine = self._indices[symbol], self._engine
+        position = engine.portfolio.position(symbol)
+        self._rows.position[index] = float(position.quantity) if position else 0.0
+        self._rows.active[index] = engine.is_watched(symbol)
+
+    def _grow(self) -> None:
+        self._rows = self._rows.grown(len(self._symbols))
+        self._indices = {symbol: index for index, symbol in enumerate(self._symbols)}
+        self._engine.portfolio.use_ticks(LatestTicks(self._indices, self._rows.latest))
+        states = dict(zip(self._symbols, self._rows.states, strict=True))
+        self._strategy.bind_states(states)

@@ -1,0 +1,12 @@
+from qts.explain.attribution import PARTS as PARTS
+from qts.explain.attribution import Item as Item
+from qts.explain.attribution import attribute as attribute
+from qts.explain.day import DayExplanation as DayExplanation
+from qts.explain.day import DaySources as DaySources
+from qts.explain.day import LiveDay as LiveDay
+from qts.explain.day import explain_day as explain_day
+from qts.explain.day import load_live_day as load_live_day
+from qts.explain.ledger import DayLedger as DayLedger
+from qts.explain.ledger import DayOrder as DayOrder
+from qts.explain.page import render_explanation_html as render_explanation_html
+from qts.explain.page import render_explanation_tables as render_explanation_tables
