@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from qts.dashboard.session import LoginSession
+from qts.dashboard.session import Operator
 from qts.database import Database
 
 Outcome = Literal["DONE", "REFUSED", "FAILED"]
@@ -32,20 +32,15 @@ class ActionLog:
         self._database = database
 
     async def begin(
-        self,
-        session: LoginSession,
-        address: str,
-        action: str,
-        target: str,
-        detail: Mapping[str, Any],
+        self, operator: Operator, action: str, target: str, detail: Mapping[str, Any]
     ) -> int:
         """Insert the row of an action and return its id; an error here prevents the action."""
         row_id: int = await self._database.fetchval(
             "INSERT INTO dashboard_action (actor, role, address, action, target, detail)"
             " VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
-            session.actor,
-            session.role.label,
-            address,
+            operator.actor,
+            operator.role.label,
+            operator.address,
             action,
             target,
             dict(detail),
@@ -53,8 +48,10 @@ class ActionLog:
         return row_id
 
     async def end(self, row_id: int, outcome: Outcome, message: str = "") -> None:
+        """Store the outcome; the run may have stored that of a manual command before."""
         await self._database.execute(
-            "UPDATE dashboard_action SET outcome = $2, message = $3 WHERE id = $1",
+            "UPDATE dashboard_action SET outcome = $2, message = $3"
+            " WHERE id = $1 AND outcome = 'BEGUN'",
             row_id,
             outcome,
             message,

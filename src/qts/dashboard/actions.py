@@ -1,13 +1,13 @@
 """Actions of operators on the dashboard: decoded, authorised, logged, then performed.
 
-No action sends an order. They act on a run through the kill switch, the fail-safe, the outbox and
-the parameters of strategies.
+They act on a run through the kill switch, the fail-safe, cancels, manual commands, the outbox and
+the parameters of strategies. The command line performs manual commands here, too.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
@@ -16,56 +16,25 @@ from msgspec import Meta
 
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.live_status import LiveStatus, StrategyStatus
-from qts.dashboard.session import LoginSession
-from qts.dashboard.tokens import Role
+from qts.dashboard.manual_orders import (
+    CommandOrigin,
+    ManualOrderError,
+    ManualOrderService,
+    outcome_text,
+)
+from qts.dashboard.params import validate_params
+from qts.dashboard.session import Operator, Role
 from qts.database import Database
-from qts.domain import AccountKey, OperationError, RefusedError, name_choices
+from qts.domain import AccountKey, OperationError, RefusedError, Side, name_choices
 from qts.events import DeadLetterAdmin
-from qts.notify import address_hash, subscribe, unsubscribe
+from qts.notify import AlertStore, address_hash, subscribe, unsubscribe
+from qts.orders import ManualCommand, OrderManager, OutcomePendingError, PlaceOrder
 from qts.orders import Reconcile as ReconcileCommand
-from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxConfig, OutboxEvent, PostgresBus
-from qts.risk import FailSafe, KillSwitch
-
-_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "minimum": (operator.ge, "at least"),
-    "maximum": (operator.le, "at most"),
-    "exclusiveMinimum": (operator.gt, "above"),
-    "exclusiveMaximum": (operator.lt, "below"),
-}
-_TYPES: dict[str, tuple[type, ...]] = {
-    "integer": (int,),
-    "number": (int, float),
-    "string": (str,),
-    "boolean": (bool,),
-}
-
-
-def validate_params(
-    params: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the parameters; raise RefusedError if one does not match its JSON schema."""
-    for name, value in params.items():
-        if name not in fields:
-            raise RefusedError(f"unknown parameter {name!r}; expected one of {', '.join(fields)}")
-        _check(name, value, fields[name])
-    return dict(params)
-
-
-def _check(name: str, value: Any, field: Mapping[str, Any]) -> None:
-    kind = field.get("type")
-    allowed = _TYPES.get(kind) if isinstance(kind, str) else None
-    if allowed is not None:
-        is_wrong_bool = isinstance(value, bool) and kind != "boolean"
-        if is_wrong_bool or not isinstance(value, allowed):
-            raise RefusedError(f"{name} is {value!r}; expected {kind}")
-    for bound, (holds, text) in _BOUNDS.items():
-        if bound in field and not holds(value, field[bound]):
-            raise RefusedError(f"{name} is {value!r}; expected {text} {field[bound]}")
-    if "enum" in field and value not in field["enum"]:
-        raise RefusedError(f"{name} is {value!r}; expected one of {field['enum']}")
-
+from qts.outbox import TRADE_COMMAND, OutboxAdmin, OutboxEvent, PostgresBus, StreamConfig
+from qts.risk import FailSafe, KillSwitch, SafetyState
 
 Reason = Annotated[str, Meta(min_length=1, max_length=500)]
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
 LiveNow = Callable[[], Awaitable[LiveStatus | None]]
 
 _SET_PARAMS = (
@@ -73,6 +42,9 @@ _SET_PARAMS = (
     " ON CONFLICT (strategy_key) DO UPDATE SET params = strategy_params.params || $2,"
     " version = strategy_params.version + 1, changed_by = $3, changed_at = clock_timestamp()"
 )
+
+
+_ORDER_ACCOUNT = "SELECT broker, account FROM order_intent WHERE id = $1"
 
 
 class ForbiddenError(RefusedError):
@@ -100,7 +72,7 @@ class KillSwitchAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=
 
     enabled: bool
     reason: Reason
-    strategy: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    strategy: Name | None = None
 
     @property
     def target(self) -> str:
@@ -112,6 +84,63 @@ class ReleaseAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     role: ClassVar[Role] = Role.ADMIN
     reason: Reason
+
+
+class CancelOrderAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="cancel"
+):
+    """Cancel what is left of an order."""
+
+    intent_id: UUID
+    reason: Reason
+
+    @property
+    def target(self) -> str:
+        return str(self.intent_id)
+
+
+class PlaceOrderAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="place"):
+    """Place an order; one with a known `id` returns the outcome of the first."""
+
+    id: UUID
+    symbol: Name
+    side: Side
+    quantity: Decimal
+    price: Decimal | None = None  # None: at the market
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    account: str | None = None  # None: the only one
+
+    @property
+    def target(self) -> str:
+        return self.symbol
+
+
+class ClosePositionsAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="close"
+):
+    """Cancel the open orders of a symbol and sell what is held; without a symbol, of all."""
+
+    id: UUID
+    reason: Reason
+    symbol: Name | None = None
+    account: str | None = None  # None: all
+
+    @property
+    def target(self) -> str:
+        return self.symbol or "all"
+
+
+class AcknowledgeAlertsAction(
+    Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="acknowledge"
+):
+    """Acknowledge alerts, all that are open without `ids`."""
+
+    ids: Annotated[list[int], Meta(min_length=1, max_length=1000)] | None = None
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+    @property
+    def target(self) -> str:
+        return " ".join(map(str, self.ids)) if self.ids else "all"
 
 
 class ReconcileAction(
@@ -144,7 +173,7 @@ class ReplayAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True
 class SetParamsAction(Action, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="params"):
     """Set parameters of a running strategy."""
 
-    strategy: Annotated[str, Meta(min_length=1, max_length=100)]
+    strategy: Name
     params: Annotated[dict[str, Any], Meta(min_length=1, max_length=100)]
 
     @property
@@ -187,6 +216,10 @@ class UnsubscribePushAction(
 _DECODER = msgspec.json.Decoder(
     KillSwitchAction
     | ReleaseAction
+    | CancelOrderAction
+    | PlaceOrderAction
+    | ClosePositionsAction
+    | AcknowledgeAlertsAction
     | ReconcileAction
     | RequeueAction
     | ReplayAction
@@ -204,48 +237,98 @@ def decode(body: bytes) -> Action:
     return action
 
 
-class ActionService:
-    """Actions on one account."""
+_STOPPED = (SafetyState.FAIL, SafetyState.LOCKDOWN)
 
-    def __init__(self, database: Database, account: AccountKey, live: LiveNow) -> None:
+
+class ActionResult(msgspec.Struct, frozen=True):
+    """What was done, as a message, and the manual commands of the action."""
+
+    message: str
+    commands: Sequence[ManualCommand] = ()
+
+
+class ActionService:
+    """Actions on the accounts of a run; `live` reads its status, None where nobody does."""
+
+    def __init__(
+        self,
+        database: Database,
+        accounts: Sequence[AccountKey],
+        streams: Mapping[str, StreamConfig],
+        live: LiveNow | None,
+    ) -> None:
         self._database = database
-        self._account = account
+        self._streams = streams
+        self._accounts = accounts
         self._live = live
         self._log = ActionLog(database)
+        self._manual = ManualOrderService(database, accounts, streams)
 
-    async def perform(self, action: Action, session: LoginSession, address: str) -> str:
-        """Perform an action and return a message for the page."""
+    async def perform(self, action: Action, operator: Operator) -> ActionResult:
+        """Log an action, perform it and log its outcome.
+
+        A manual command whose outcome is not known yet stays BEGUN: the run ends it.
+        """
         fields = action.log_fields
         name = fields["action"]
-        row_id = await self._log.begin(session, address, name, action.target, fields)
+        row_id = await self._log.begin(operator, name, action.target, fields)
         try:
-            if session.role < action.role:
+            if operator.role < action.role:
                 raise ForbiddenError(
-                    f"{name} needs the role {action.role.label}, not {session.role.label}"
+                    f"{name} needs the role {action.role.label}, not {operator.role.label}"
                 )
-            message = await self._perform(action, session.actor)
-        except RefusedError as error:
-            await self._log.end(row_id, "REFUSED", str(error))
+            result = await self._result(action, operator.actor, row_id)
+        except OutcomePendingError:
+            raise
+        except (RefusedError, ManualOrderError) as error:
+            is_refused = not isinstance(error, ManualOrderError) or error.is_refused
+            await self._log.end(row_id, "REFUSED" if is_refused else "FAILED", str(error))
             raise
         except OperationError as error:
             await self._log.end(row_id, "FAILED", str(error))
             raise
-        await self._log.end(row_id, "DONE", message)
-        return message
+        await self._log.end(row_id, "DONE", result.message)
+        return result
+
+    async def _result(self, action: Action, actor: str, row_id: int) -> ActionResult:
+        match action:
+            case PlaceOrderAction():
+                key = self._manual.only(action.account)
+                request = PlaceOrder(
+                    symbol=action.symbol,
+                    side=action.side,
+                    quantity=action.quantity,
+                    price=action.price,
+                )
+                origin = CommandOrigin(action.id, actor, action.reason, row_id)
+                commands = await self._manual.place(origin, key, request)
+            case ClosePositionsAction():
+                origin = CommandOrigin(action.id, actor, action.reason, row_id)
+                commands = await self._manual.close(origin, action.symbol, action.account)
+            case _:
+                return ActionResult(await self._perform(action, actor))
+        return ActionResult(outcome_text(commands), [each for _, each in commands])
 
     async def _perform(self, action: Action, actor: str) -> str:
         database = self._database
         match action:
             case KillSwitchAction(enabled=enabled, reason=reason, strategy=strategy):
-                switch = KillSwitch(database, self._account)
-                if strategy is not None:
-                    running = await self._running()
-                    await switch.check_strategy(strategy, lambda: running)
-                await switch.set(enabled, actor, reason, strategy)
+                running = await self._running() if strategy is not None else {}
+                for key in self._accounts:
+                    switch = KillSwitch(database, key)
+                    if strategy is not None:
+                        await switch.check_strategy(strategy, lambda: running)
+                    await switch.set(enabled, actor, reason, strategy)
                 return f"{action.target} {'may trade' if enabled else 'is stopped'}"
             case ReleaseAction(reason=reason):
-                released = await FailSafe(database, self._account).release(actor, reason)
-                return f"the fail-safe is {released.state}"
+                return await self._release(actor, reason)
+            case CancelOrderAction(intent_id=intent_id):
+                return await self._cancel(intent_id)
+            case AcknowledgeAlertsAction(ids=ids, reason=reason):
+                count = await AlertStore(database, self._accounts).mark_acknowledged(
+                    ids, actor, reason
+                )
+                return f"{count} alert{'' if count == 1 else 's'} acknowledged"
             case ReconcileAction():
                 return await self._reconcile()
             case RequeueAction(event_id=event_id, outcome_checked=was_checked):
@@ -264,20 +347,40 @@ class ActionService:
                 return f"browser {action.target} is {'unsubscribed' if found else 'unknown'}"
         raise AssertionError(f"{action} is not handled")
 
+    async def _cancel(self, intent_id: UUID) -> str:
+        owner = await self._database.fetchrow(_ORDER_ACCOUNT, intent_id)
+        key = AccountKey(*owner) if owner is not None else None
+        if key is None or key not in self._accounts:
+            names = ", ".join(map(str, self._accounts))
+            raise RefusedError(f"order {intent_id} is not one of account {names}")
+        async with PostgresBus.open(self._database, self._streams) as bus:
+            manager = OrderManager(self._database, bus, key, None)
+            found = await manager.cancel(intent_id)
+        return "cancel requested" if found else "nothing is left to cancel"
+
+    async def _release(self, actor: str, reason: str) -> str:
+        """Release the accounts that are in FAIL or LOCKDOWN; with one account, that one."""
+        safes = [FailSafe(self._database, key) for key in self._accounts]
+        stopped = [each for each in safes if (await each.now()).state in _STOPPED] or safes[:1]
+        released = [await each.release(actor, reason) for each in stopped]
+        return f"the fail-safe is {released[-1].state}"
+
     async def _reconcile(self) -> str:
-        event = OutboxEvent.of(
-            TRADE_COMMAND, ReconcileCommand(), ("Books", "all"), account=self._account
-        )
+        events = [
+            OutboxEvent.of(TRADE_COMMAND, ReconcileCommand(), ("Books", "all"), account=key)
+            for key in self._accounts
+        ]
         async with (
-            PostgresBus.open(self._database, OutboxConfig().streams) as bus,
+            PostgresBus.open(self._database, self._streams) as bus,
             self._database.transaction() as tx,
         ):
-            await bus.publish(tx, event)
+            for event in events:
+                await bus.publish(tx, event)
         return "reconciliation requested"
 
     async def _running(self) -> dict[str, StrategyStatus]:
         """Return the strategies of the running QTS by key; none if there is no run."""
-        live = await self._live()
+        live = await self._live() if self._live is not None else None
         return {each.key: each for each in live.strategies} if live else {}
 
     async def _set_params(self, action: SetParamsAction, actor: str) -> str:

@@ -64,12 +64,12 @@ class Candles:
         needle = f'"symbol":"{symbol}"'.encode()
         found = []
         for path in self._compressed(known):
-            known.searched[path.name] = 1
+            known.searched[str(path)] = 1
             found += _ticks_in(_decompress(path), needle, 0)[0]
-        for path in sorted(self._folder.glob("*.jsonl")):
-            begin = known.searched.get(path.name, 0)
+        for path in sorted(self._folder.rglob("*.jsonl")):
+            begin = known.searched.get(str(path), 0)
             try:
-                found_here, known.searched[path.name] = _search_file(path, needle, begin)
+                found_here, known.searched[str(path)] = _search_file(path, needle, begin)
             except FileNotFoundError:
                 continue  # compressed in between; its ticks are known
             found += found_here
@@ -77,12 +77,13 @@ class Candles:
             known.ticks = sorted([*known.ticks, *found])[-MAX_TICKS:]
 
     def _compressed(self, known: _SymbolTicks) -> list[Path]:
-        paths = sorted(self._folder.glob("*.jsonl.zst"))[-OLD_FILES:]
+        # In a run on several venues each has a separate folder.
+        paths = sorted(self._folder.rglob("*.jsonl.zst"), key=lambda path: path.name)[-OLD_FILES:]
         return [
             path
             for path in paths
-            if path.name not in known.searched
-            and path.name.removesuffix(".zst") not in known.searched
+            if str(path) not in known.searched
+            and str(path).removesuffix(".zst") not in known.searched
         ]
 
 

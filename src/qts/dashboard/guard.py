@@ -22,6 +22,7 @@ log = telemetry.logger("dashboard")
 
 CSRF_HEADER = "X-QTS-CSRF"
 MAX_BODY_BYTES = 64 * 1024
+MIN_COMPRESSED = 1024  # bytes
 PUBLIC_PATHS = frozenset({"/login", "/page/login.js", "/page/style.css", "/page/icon.svg"})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 HEADERS = {
@@ -43,7 +44,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    """Middleware that refuses requests which fail a check and adds security headers."""
+    """Middleware that refuses requests which fail a check and adds security headers.
+
+    Larger answers are compressed where the browser accepts it.
+    """
 
     def __init__(self, config: DashboardConfig, port: int, sessions: LoginSessions) -> None:
         self._sessions = sessions
@@ -68,6 +72,9 @@ class Guard:
             response = await handler(request)
         if not response.prepared:
             response.headers.update(HEADERS)
+            body = response.body if isinstance(response, web.Response) else None
+            if isinstance(body, bytes) and len(body) > MIN_COMPRESSED:
+                response.enable_compression()
             if self._secure:
                 response.headers["Strict-Transport-Security"] = "max-age=31536000"
         return response

@@ -1,84 +1,61 @@
-"""Status of the run for all open pages: read once, sent to each as fast as it reads.
+"""Status of the run for all open pages: read once, sent to each page when it requests the next.
 
-There is one value and no queue: a slow page misses states, but gets the latest one.
+There is one value and no queue: a slow page misses states, but gets the latest one. Ages are spans
+of this machine's monotonic clock; a page adds the time since its request, so that a slow connection
+or a wrong clock of the browser cannot make a status look younger than it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
-from qts import telemetry
 from qts.cache import CacheStore
-from qts.dashboard.live_status import INTERVAL_S, LiveStatus, read_text
+from qts.dashboard.live_status import (
+    INTERVAL_S,
+    STALE_S,
+    LiveReading,
+    LiveStatus,
+    read_text,
+)
+from qts.dashboard.verdict import Observed, StoredState, judge, read_stored
 from qts.database import Database
 from qts.domain import AccountKey, Clock, OperationError
-from qts.risk import FailSafe, KillSwitch
-
-log = telemetry.logger("dashboard")
 
 POLL_INTERVAL_S = 1.0
-KEEPALIVE_S = 1.0  # a page gets a message at least so often
+KEEPALIVE_S = 1.0  # a page gets an answer at least so often
 MAX_POINTS = 600  # of the charts, one per second
-
-
-class _Span(msgspec.Struct):
-    p99: float
-
-
-class _Lane(msgspec.Struct):
-    depth: int
-    total: _Span
-
-
-class _Events(msgspec.Struct):
-    lanes: dict[str, _Lane]
-
-
-class _Account(msgspec.Struct):
-    equity: str
-    realised_today: str
-    unrealised: str
-
-
-class _ChartFields(msgspec.Struct):
-    """Fields of LiveStatus that the charts use."""
-
-    at: float
-    pid: int
-    events: _Events
-    rates: dict[str, float]
-    money: _Account
-
-
-_CHART_FIELDS = msgspec.json.Decoder(_ChartFields)
 
 
 class Hub:
     """Reader of the status; `run` it until cancelled."""
 
     def __init__(
-        self, store: CacheStore, prefix: str, database: Database, account: AccountKey, clock: Clock
+        self,
+        store: CacheStore,
+        prefix: str,
+        database: Database,
+        accounts: Sequence[AccountKey],
+        clock: Clock,
     ) -> None:
-        self._fail_safe = FailSafe(database, account)
-        self._kill_switch = KillSwitch(database, account)
+        self._accounts = accounts
         self._store = store
         self._prefix = prefix
         self._database = database
         self._clock = clock
-        self._live: bytes | None = None
-        self._safety: Any = None
-        self._switches: Any = None
-        self._problems: dict[str, str] = {}
+        self._live = LiveReading(clock)
+        self._is_published = False  # the status is still there
+        self._stored: StoredState | None = None
+        self._stored_ns = 0  # when its reading began
+        self._problems = dict.fromkeys(("cache", "database"), "not read yet")
         self._points: deque[list[float]] = deque(maxlen=MAX_POINTS)
         self._updated = asyncio.Event()
         self._refresh = asyncio.Event()
         self.version = 0
-        self.text = b"{}"
         self._compose()
 
     async def run(self) -> None:
@@ -95,12 +72,21 @@ class Hub:
                 async with asyncio.timeout(KEEPALIVE_S):
                     await self._updated.wait()
 
-    def history(self) -> bytes:
-        return msgspec.json.encode({"history": list(self._points)})
+    def answer(self, requested_ns: int, *, with_history: bool) -> bytes:
+        """Return the state for a page, with how long it was held back here and its own age."""
+        now_ns = self._clock.monotonic_ns()
+        message = {
+            "waited_s": (now_ns - requested_ns) / 1e9,
+            "composed_s": (now_ns - self._composed_ns) / 1e9,
+            "state": msgspec.Raw(self._text),
+        }
+        if with_history:
+            message["history"] = list(self._points)
+        return msgspec.json.encode(message)
 
     async def live(self) -> LiveStatus | None:
-        """Return the last status, or None if nothing runs."""
-        return None if self._live is None else msgspec.json.decode(self._live, type=LiveStatus)
+        """Return the status of the run, or None if none reports."""
+        return self._live.status if self._seen.run == "reporting" else None
 
     def refresh(self) -> None:
         """Read the safety state now, after an action changed it."""
@@ -108,31 +94,46 @@ class Hub:
 
     async def _follow_live(self) -> None:
         while True:
+            is_new, problems = False, dict[str, str]()
             try:
-                text = await read_text(self._store, self._prefix)
-                self._problems.pop("cache", None)
+                is_new = self._take(await read_text(self._store, self._prefix))
             except OperationError as error:
-                text = None
-                self._problems["cache"] = str(error)
-            live = None if text is None else text.encode()
-            if live != self._live or self._problems:
-                self._live = live
-                self._add_point(live)
+                problems["cache"] = str(error)
+            except (msgspec.DecodeError, UnicodeError) as error:
+                problems["status"] = f"its status cannot be read: {error}"
+            if "database" in self._problems:
+                problems["database"] = self._problems["database"]
+            self._problems = problems
+            age_ns = self._clock.monotonic_ns() - self._composed_ns
+            if is_new or self._is_changed() or age_ns >= KEEPALIVE_S * 1e9:
                 self._compose()
             await self._clock.sleep(INTERVAL_S)
+
+    def _take(self, text: str | None) -> bool:
+        """Take what was read; return whether it is a new status."""
+        self._is_published = False
+        is_new = text is not None and self._live.update(text)
+        self._is_published = text is not None
+        if is_new and self._live.status is not None:
+            self._add_point(self._live.status)
+        return is_new
+
+    def _is_changed(self) -> bool:
+        seen = self._observe()
+        return seen.run != self._seen.run or seen.problems != self._seen.problems
 
     async def _follow_safety(self) -> None:
         while True:
             self._refresh.clear()
+            before, began_ns = self._stored, self._clock.monotonic_ns()
             try:
-                safety = await self._fail_safe.now()
-                switches = await self._kill_switch.all()
+                self._stored = await read_stored(self._database, *self._accounts)
+                self._stored_ns = began_ns
                 self._problems.pop("database", None)
             except OperationError as error:
-                safety, switches = None, None
+                self._stored = None
                 self._problems["database"] = str(error)
-            if (safety, switches) != (self._safety, self._switches) or self._problems:
-                self._safety, self._switches = safety, switches
+            if self._stored != before or self._is_changed():
                 self._compose()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S):
@@ -143,34 +144,49 @@ class Hub:
             async for _ in listener:
                 self._refresh.set()
 
+    def _observe(self) -> Observed:
+        """Return what is known now: a status that is gone counts as old."""
+        age_s = self._live.age_s
+        if age_s is not None and not self._is_published:
+            age_s = max(age_s, STALE_S + 0.001)
+        stored = self._stored
+        if stored is not None and self._stored_ns < self._live.changed_ns:
+            stored = msgspec.structs.replace(stored, is_locked=None)
+        return Observed(
+            live=self._live.status,
+            age_s=age_s,
+            stored=stored,
+            problems=dict(self._problems),
+        )
+
     def _compose(self) -> None:
-        live = msgspec.Raw(self._live) if self._live is not None else None
-        self.text = msgspec.json.encode(
+        self._seen = seen = self._observe()
+        self._text = msgspec.json.encode(
             {
-                "live": live,
-                "safety": self._safety,
-                "switches": self._switches,
-                "troubles": self._problems,
+                "live": msgspec.Raw(self._live.text.encode()) if self._live.text else None,
+                "live_age_s": seen.age_s,
+                "run": seen.run,
+                "verdict": judge(seen),
+                "safety": seen.stored.safety if seen.stored else None,
+                "switches": seen.stored.switches if seen.stored else None,
+                "troubles": seen.problems,
             }
         )
+        self._composed_ns = self._clock.monotonic_ns()
         self.version += 1
         self._updated.set()
         self._updated = asyncio.Event()
 
-    def _add_point(self, live: bytes | None) -> None:
-        if live is None:
+    def _add_point(self, live: LiveStatus) -> None:
+        if self._points and live.at - self._points[-1][0] < 1.0:
             return
-        fields = _CHART_FIELDS.decode(live)
-        if self._points and fields.at - self._points[-1][0] < 1.0:
-            return
-        lanes = fields.events.lanes.values()
-        account = fields.money
+        lanes, account = live.events.lanes.values(), live.money
         self._points.append(
             [
-                fields.at,
+                live.at,
                 float(account.equity),
-                float(account.realised_today) + float(account.unrealised),
+                float(account.realised_today + account.unrealised),
                 *(lane.total.p99 for lane in lanes),
-                *fields.rates.values(),
+                *live.rates.values(),
             ]
         )

@@ -1,51 +1,62 @@
-"""Publisher of a run's `LiveStatus`: to Valkey, four times a second."""
+"""Publisher of a run's status: events of lane P3, whose handlers write what the views read.
+
+    every 0.25 s   DASHBOARD_UPDATE            the whole `LiveStatus`
+    every second   METRIC_RECORD, PERF_UPDATE  account and rates, for /metrics
+                   LOG_WRITE                   what was refused in that second
+
+One status is in the lane at a time: while P3 is paused or slow, nothing piles up, and the last
+status that was written stays readable, with its age.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 import qts
 from qts import telemetry
-from qts.cache import Cache, CacheStore, StoreWrite
+from qts.cache import CacheStore, StoreWrite
+from qts.dashboard.lane_handlers import STATUS_WRITTEN
 from qts.dashboard.live_status import (
     INTERVAL_S,
     KEY,
     TTL_MS,
     AccountStatus,
+    LimitStatus,
     LiveStatus,
     OutboxStatus,
     PositionStatus,
     SafetyStatus,
     StrategyStatus,
+    VenueStatus,
     encode,
     largest_drops,
 )
-from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError
-from qts.events import Event, EventEngine
-from qts.feed import Feed
-from qts.notify import RecentAlert, RecentAlerts
-from qts.orders import load_account_state
-from qts.outbox import Depth, StreamConfig, paused_streams, stream_depths
-from qts.pipeline import (
-    EtedaPipeline,
-    Portfolio,
-    StrategyRunner,
-    TickPublisher,
-    trading_day_start,
+from qts.dashboard.run_metrics import (
+    AccountSources,
+    RateMeter,
+    RunMetrics,
+    StatusSources,
+    handled_by_lane,
 )
-from qts.risk import SafetyMonitor
-from qts.venues import ClockSkew
+from qts.dashboard.run_samples import SampleWriter
+from qts.dashboard.strategy_profits import StrategyProfitReader
+from qts.domain import AccountKey, EventRefusedError, OperationError
+from qts.events import Event, Payload
+from qts.events import payloads as p
+from qts.notify import RecentAlert
+from qts.orders import AccountState, load_account_state
+from qts.outbox import Depth, paused_streams, stream_depths
+from qts.pipeline import Portfolio, compute_exposure, merged_markets, trading_day_start
+from qts.risk import SafetyState
 
 log = telemetry.logger("dashboard")
 
@@ -54,74 +65,56 @@ _WON = Decimal("0.01")
 _PROCESSED = telemetry.counter(
     "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
 )
+RESEND_MS = 5_000  # a status that is not written by then was dropped
+KEEP_ALIVE_MS = 1_000  # of a status that no newer one replaces
 _ALERTED = ("BROKER_DISCONNECT", "EMERGENCY_STOP", "ETEDA_SUSPEND")
 
 
-class RateMeter:
-    """Growth of counters per second over the last `over_s` seconds."""
-
-    def __init__(self, over_s: float) -> None:
-        self._over_ns = over_s * 1e9
-        self._past: deque[tuple[int, dict[str, int]]] = deque()
-
-    def rates(self, now_ns: int, counts: dict[str, int]) -> dict[str, float]:
-        past = self._past
-        past.append((now_ns, counts))
-        while len(past) > 2 and now_ns - past[1][0] >= self._over_ns:
-            past.popleft()
-        then_ns, before = past[0]
-        seconds = (now_ns - then_ns) / 1e9
-        return {
-            name: round((count - before.get(name, 0)) / seconds, 1) if seconds > 0 else 0.0
-            for name, count in counts.items()
-        }
-
-
-class StatusSources(NamedTuple):
-    """The parts of a run whose state is published."""
-
-    mode: Literal["paper", "live"]
-    began: datetime
-    clock: Clock
-    database: Database
-    account: AccountKey
-    streams: Mapping[str, StreamConfig]
-    engine: EventEngine
-    cache: Cache
-    feed: Feed
-    ticks: TickPublisher
-    portfolio: Portfolio
-    position_notes: Callable[[], Mapping[str, str]]  # by symbol
-    monitor: SafetyMonitor
-    is_reconciled: Callable[[], bool]
-    skew: ClockSkew
-    pipeline: EtedaPipeline
-    runners: Mapping[str, StrategyRunner]
-    refusals: Mapping[str, int]
-    alerts: RecentAlerts
-    description: Callable[[], str]
+class _PublishedStatus(NamedTuple):
+    version: int  # ms since 1970
+    text: str
 
 
 class StatusPublisher:
     """Publishes until cancelled; the value expires soon after."""
 
-    def __init__(self, sources: StatusSources, store: CacheStore, key_prefix: str) -> None:
+    def __init__(
+        self,
+        sources: StatusSources,
+        store: CacheStore,
+        key_prefix: str,
+        metrics: telemetry.MetricTable,
+    ) -> None:
         self._sources = sources
         self._store = store
+        self._metrics = metrics
+        self._waiting: _PublishedStatus | None = None  # in P3, not written yet
+        self._written: _PublishedStatus | None = None
+        self._kept_ms = 0
         self._alerts = sources.alerts
         self._key = key_prefix + KEY
         self._clock = sources.clock
         self._version = qts.__version__
         self._handled, self._done = RateMeter(2.0), RateMeter(10.0)
         self._outbox = OutboxStatus(depths=[], per_second={}, paused=[])
-        self._today = (Decimal(0), 0)
-        self._cache = sources.cache.status()
+        self._account_states: dict[AccountKey, AccountState] = {}
+        self._last_ticks: dict[AccountKey, tuple[int, int]] = {}  # count of ticks, when reached
+        self._cache = sources.accounts[0].cache.status()
+        self._profits = StrategyProfitReader(sources.database, sources.accounts)
+        self.metrics = RunMetrics(sources, self._emit)
+        self._samples = [
+            SampleWriter(
+                sources.database, each.key, sources.began, partial(self.metrics.take_sample, each)
+            )
+            for each in sources.accounts
+        ]
         for name in _ALERTED:
             sources.engine.on(name, self._on_alert)
 
     def _on_alert(self, event: Event) -> None:
         text = getattr(event.payload, "reason", "") or event.event_type
-        broker = getattr(event.payload, "broker", "")
+        # The source of an event of one of several accounts ends with its venue.
+        broker = getattr(event.payload, "broker", "") or event.source.partition(" ")[2]
         code = getattr(event.payload, "code", "") or event.event_type
         self._alerts.add(event.timestamp, "critical", f"{broker} {text}".strip(), code)
 
@@ -134,107 +127,133 @@ class StatusPublisher:
         finally:
             slow.cancel()
             await asyncio.wait({slow})
+            for each in self._samples:
+                await each.write(self._clock.now())
             with contextlib.suppress(OperationError):
                 await self._store.delete([self._key])
 
     async def _publish(self) -> None:
+        """Publish a new status once the last one is written; until then, keep the written one."""
         now = self._clock.now()
-        ver = int(now.timestamp() * 1000)
-        fields = {"ver": str(ver), "json": encode(self.collect(now))}
+        version = int(now.timestamp() * 1000)
+        waiting = self._waiting
+        if waiting and (self._metrics.get(STATUS_WRITTEN) or 0.0) * 1000 >= waiting.version:
+            self._written, self._waiting, waiting = waiting, None, None
+        if waiting is None or self._is_lost(waiting, version):
+            text = encode(self.collect(now))
+            update = p.DashboardUpdate(dashboard_id=KEY, data={"ver": version, "json": text})
+            if self._emit("DASHBOARD_UPDATE", update):
+                self._waiting, self._kept_ms = _PublishedStatus(version, text), version
+        elif self._written and version - self._kept_ms >= KEEP_ALIVE_MS:
+            self._kept_ms = version
+            await self._keep(self._written)
+
+    def _is_lost(self, waiting: _PublishedStatus, version: int) -> bool:
+        if version - waiting.version < RESEND_MS:
+            return False
+        return not self._sources.engine.status().lanes["P3"].paused
+
+    async def _keep(self, status: _PublishedStatus) -> None:
+        """Keep the status readable for the views, which show its age."""
+        fields = {"ver": str(status.version), "json": status.text}
+        with contextlib.suppress(OperationError):
+            await self._store.write([StoreWrite.of(self._key, status.version, TTL_MS, fields)])
+
+    def _emit(self, name: str, payload: Payload) -> bool:
+        """Publish an event of P3; return False when the lane is full or stopped."""
+        engine = self._sources.engine
         try:
-            await self._store.write([StoreWrite.of(self._key, ver, TTL_MS, fields)])
-        except OperationError as error:
-            if due := telemetry.log_every(10.0, "live"):
-                log.warning("status not published", error=str(error), **due)
+            return engine.try_publish(engine.new_event(name, payload, "status"))
+        except EventRefusedError as error:
+            if engine.state == "running" and (due := telemetry.log_every(10.0, f"emit {name}")):
+                log.warning("event not published", event_type=name, error=str(error), **due)
+            return False
 
     def collect(self, now: datetime) -> LiveStatus:
         """Collect the status from memory, without a query."""
         sources = self._sources
         events = sources.engine.status()
+        venues = [self._venue(each) for each in sources.accounts]
         return LiveStatus(
             at=now.timestamp(),
             pid=os.getpid(),
             version=self._version,
             started_at=sources.began,
             mode=sources.mode,
-            broker=sources.account.broker,
-            account=sources.account.account,
+            simulated=sources.simulated,
+            broker=venues[0].broker,
+            account=venues[0].account,
             trades=sources.description(),
-            ticks=sources.ticks.count,
-            events=events,
-            rates=self._handled.rates(
-                self._clock.monotonic_ns(),
-                {name: lane.handled for name, lane in events.lanes.items()},
+            ticks=sum(each.ticks for each in venues),
+            tick_age_s=min(
+                (each.tick_age_s for each in venues if each.tick_age_s is not None), default=None
             ),
+            market=merged_markets([each.market.status() for each in sources.accounts]),
+            events=events,
+            rates=self._handled.rates(self._clock.monotonic_ns(), handled_by_lane(events)),
             drops=largest_drops(sources.engine.dropped()),
-            feed=sources.feed.status(),
+            feed=venues[0].feed,
             cache=self._cache,
             outbox=self._outbox,
             strategies=self._strategies(),
-            positions=self._positions(),
-            money=self._account(),
-            safety=self._safety(),
+            positions=[found for each in sources.accounts for found in _positions(each)],
+            money=_total(each.money for each in venues),
+            safety=_worst([each.safety for each in venues]),
+            venues=venues,
             refusals=dict(sources.refusals),
+            precheck_refusals=dict(sources.precheck_refusals),
             notices=self._all_alerts(now.timestamp()),
+            limits=venues[0].limits if len(venues) == 1 else [],
+            profits=self._profits.collect(),
         )
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _strategies(self) -> list[StrategyStatus]:
-        monitor = self._sources.monitor
+        accounts = self._sources.accounts
+        limits = accounts[0].limits.strategies
+        off = {
+            key: [each.venue for each in accounts if not each.monitor.enabled(key)]
+            for key in self._sources.runners
+        }
         return [
             StrategyStatus(
                 key=runner.key,
                 kind=runner.strategy.kind,
-                enabled=monitor.enabled(runner.key),
+                enabled=len(off[runner.key]) < len(accounts),
+                stopped_at=off[runner.key],
                 signals=runner.signals,
                 errors=runner.errors,
                 dropped=runner.dropped,
                 stopped=runner.stopped,
+                warm_up="" if runner.stopped else self._sources.warm_up_of(runner.key),
                 params=msgspec.to_builtins(runner.strategy.params),
                 fields=fields_of(runner.strategy.Params),
+                capital=limits[runner.key].capital if runner.key in limits else None,
             )
             for runner in self._sources.runners.values()
         ]
 
-    def _positions(self) -> list[PositionStatus]:
-        portfolio, notes = self._sources.portfolio, self._sources.position_notes()
-        return [
-            PositionStatus(
-                symbol=each.symbol,
-                quantity=each.quantity,
-                average_price=each.average_price,
-                price=(price := portfolio.price(each)),
-                unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
-                strategy=portfolio.owners.get(each.symbol, ""),
-                price_age_s=_rounded(self._sources.feed.price_age_s(each.symbol)),
-                note=notes.get(each.symbol, ""),
-            )
-            for each in portfolio.positions.values()
-        ]
-
-    def _account(self) -> AccountStatus:
-        portfolio, (realised, orders) = self._sources.portfolio, self._today
-        return AccountStatus(
-            cash=portfolio.cash.quantize(_WON),
-            equity=portfolio.equity.quantize(_WON),
-            realised_today=realised.quantize(_WON),
-            unrealised=portfolio.unrealised.quantize(_WON),
-            orders_today=orders,
+    def _venue(self, account: AccountSources) -> VenueStatus:
+        state = self._account_states.get(account.key)
+        return VenueStatus(
+            venue=account.venue,
+            broker=account.key.broker,
+            account=account.key.account,
+            ticks=account.ticks.count,
+            feed=account.feed.status(),
+            money=_money(account.portfolio, state),
+            safety=_safety(account),
+            tick_age_s=self._tick_age_s(account),
+            limits=_limits(account, state),
         )
 
-    def _safety(self) -> SafetyStatus:
-        sources = self._sources
-        now, suspension = sources.monitor.safety, sources.pipeline.suspension
-        return SafetyStatus(
-            state=now.state,
-            code=now.code,
-            message=now.message,
-            trading=sources.monitor.enabled(),
-            suspended=suspension.reason if suspension else "",
-            may_trade=sources.is_reconciled(),
-            clock_skew_s=None if (skew := sources.skew.seconds) is None else round(skew, 2),
-        )
+    def _tick_age_s(self, account: AccountSources) -> float | None:
+        count, now_ns = account.ticks.count, self._clock.monotonic_ns()
+        last = self._last_ticks.get(account.key)
+        if count and (last is None or last[0] != count):
+            last = self._last_ticks[account.key] = count, now_ns
+        return _rounded((now_ns - last[1]) / 1e9) if last else None
 
     def _all_alerts(self, now: float) -> list[RecentAlert]:
         cache = [
@@ -248,7 +267,11 @@ class StatusPublisher:
     async def _update_slowly(self) -> None:
         while True:
             try:
+                states = self._account_states.values()
+                self.metrics.record(sum((each.earned_today for each in states), Decimal(0)))
                 await self._update()
+                for each in self._samples:
+                    await each.write_due(self._clock.now())
             except OperationError as error:
                 if due := telemetry.log_every(10.0, "live-slow"):
                     log.warning("account state not read", error=str(error), **due)
@@ -256,7 +279,7 @@ class StatusPublisher:
 
     async def _update(self) -> None:
         sources, now = self._sources, self._clock.now()
-        self._cache = sources.cache.status()
+        self._cache = sources.accounts[0].cache.status()
         database = sources.database
         found: list[Depth] = await stream_depths(database, sources.streams)
         self._outbox = OutboxStatus(
@@ -264,8 +287,93 @@ class StatusPublisher:
             per_second=self._done.rates(self._clock.monotonic_ns(), _processed()),
             paused=sorted(await paused_streams(database)),
         )
-        account = await load_account_state(database, sources.account, trading_day_start(now), now)
-        self._today = (account.earned_today, account.orders_today)
+        for each in sources.accounts:
+            day = trading_day_start(now)
+            state = await load_account_state(database, each.key, day, now)
+            self._account_states[each.key] = state
+            await self._profits.update(each.key, state, day)
+        self._profits.export()
+
+
+def _positions(account: AccountSources) -> Iterator[PositionStatus]:
+    portfolio, notes = account.portfolio, account.position_notes()
+    for each in portfolio.positions.values():
+        yield PositionStatus(
+            symbol=each.symbol,
+            quantity=each.quantity,
+            average_price=each.average_price,
+            price=(price := portfolio.price(each)),
+            unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
+            strategy=portfolio.owners.get(each.symbol, ""),
+            price_age_s=_rounded(account.feed.price_age_s(each.symbol)),
+            note=notes.get(each.symbol, ""),
+            name=portfolio.instruments.name(each.symbol),
+            stop_price=account.stop_price(each.symbol),
+            venue=account.venue,
+        )
+
+
+def _money(portfolio: Portfolio, state: AccountState | None) -> AccountStatus:
+    return AccountStatus(
+        cash=portfolio.cash.quantize(_WON),
+        equity=portfolio.equity.quantize(_WON),
+        realised_today=(state.earned_today if state else Decimal(0)).quantize(_WON),
+        unrealised=portfolio.unrealised.quantize(_WON),
+        orders_today=state.orders_today if state else 0,
+    )
+
+
+def _limits(account: AccountSources, state: AccountState | None) -> list[LimitStatus]:
+    """Return the limits on new positions; none before the account is read."""
+    if state is None:
+        return []
+    limits = account.limits
+    used = compute_exposure("", state, account.portfolio)
+    found: dict[str, tuple[Decimal | int, Decimal | int]] = {
+        "daily_loss": (max(Decimal(0), -used.daily_pnl), used.equity * limits.daily_loss),
+        "orders_per_day": (used.orders_today, limits.orders_per_day),
+        "orders_per_minute": (used.orders_last_minute, limits.orders_per_minute),
+        "max_open_symbols": (used.open_symbols, limits.max_open_symbols),
+        "max_exposure": (used.total_value, used.equity * limits.max_exposure),
+    }
+    return [
+        LimitStatus(name=name, used=Decimal(value).quantize(_WON), limit=Decimal(limit))
+        for name, (value, limit) in found.items()
+        if limit > 0
+    ]
+
+
+def _total(accounts: Iterable[AccountStatus]) -> AccountStatus:
+    """Add accounts up; all of them are in won."""
+    rows = [msgspec.structs.asdict(each) for each in accounts]
+    return AccountStatus(**{name: sum(row[name] for row in rows) for name in rows[0]})
+
+
+def _safety(account: AccountSources) -> SafetyStatus:
+    now, suspension = account.monitor.safety, account.pipeline.suspension
+    return SafetyStatus(
+        state=now.state,
+        code=now.code,
+        message=now.message,
+        trading=account.monitor.enabled(),
+        database_read=account.monitor.is_current,
+        session_open=account.is_open(),
+        clock_synced=account.skew.is_synced(),
+        suspended=suspension.reason if suspension else "",
+        may_trade=account.is_reconciled(),
+        clock_skew_s=None if (skew := account.skew.seconds) is None else round(skew, 2),
+    )
+
+
+def _worst(found: Sequence[SafetyStatus]) -> SafetyStatus:
+    """Return the state of the account that is most restricted."""
+    states = list(SafetyState)
+
+    def rank(each: SafetyStatus) -> tuple[bool, int, bool, bool]:
+        state = states.index(SafetyState(each.state))
+        return not each.trading, state, bool(each.suspended), not each.may_trade
+
+    return max(found, key=rank)
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,10 +15,12 @@ from qts.backtest import show_job
 from qts.cache import CacheConfig, CacheStore, read_raw
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.candles import Candles
+from qts.dashboard.equity import load_curve, load_day_profit
 from qts.database import Database, Row
 from qts.domain import AccountKey, Clock, OperationError, RefusedError
 from qts.events import DeadLetterAdmin
-from qts.orders import list_orders, list_positions, order_history
+from qts.notify import AlertStore
+from qts.orders import OrderRow, list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
 from qts.risk import FailSafe
 from qts.router import load_last_report
@@ -63,6 +66,16 @@ _FILLS = (
     " WHERE traded_at > now() - interval '7 days' AND broker = $1 AND account = $2 AND symbol = $3"
     " ORDER BY traded_at DESC LIMIT 500"
 )
+_LATEST_FILLS = (
+    "SELECT broker, account, symbol, side, quantity, price, fee, realised_pnl, traded_at FROM fill"
+    " WHERE traded_at > now() - interval '7 days' AND broker = $1 AND account = $2"
+    " ORDER BY traded_at DESC LIMIT 10"
+)
+_NAMES = (
+    "SELECT DISTINCT ON (symbol) symbol, name, name_en FROM instrument"
+    " WHERE symbol = ANY ($1::text[]) ORDER BY symbol, last_seen_at DESC"
+)
+MAX_NAMES = 200
 _SYMBOLS = (
     "SELECT symbol FROM order_intent WHERE created_at > now() - interval '7 days'"
     " AND broker = $1 AND account = $2"
@@ -80,7 +93,7 @@ _DEAD = (
 _LATEST = f"{_EVENT} FROM outbox_event_all WHERE event_id >= $1 ORDER BY created_at DESC LIMIT 30"
 _LATEST_S = 600
 _SUSPENDED = (
-    "SELECT broker, symbol, reason_code, detail, suspended_at FROM market_state"
+    "SELECT broker, account, symbol, reason_code, detail, suspended_at FROM market_state"
     " WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED' ORDER BY symbol"
 )
 _RECONCILED = "SELECT reconciled_at FROM reconcile_mark WHERE broker = $1 AND account = $2"
@@ -96,7 +109,7 @@ _BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
 class DashboardQueries:
-    """Data of the pages of one account; the name of a public method is its route.
+    """Data of the pages of the accounts of a run; the name of a public method is its route.
 
     `folders` are the home and the folder of the records.
     """
@@ -104,7 +117,7 @@ class DashboardQueries:
     def __init__(
         self,
         database: Database,
-        account: AccountKey,
+        accounts: Sequence[AccountKey],
         store: CacheStore,
         cache: CacheConfig,
         folders: tuple[Path, Path],
@@ -112,7 +125,7 @@ class DashboardQueries:
     ) -> None:
         home, record = folders
         self._database = database
-        self._account = account
+        self._accounts = accounts
         self._store = store
         self._cache = cache
         self._home = home
@@ -121,15 +134,53 @@ class DashboardQueries:
         self._candles_lock = asyncio.Lock()
 
     async def overview(self, _params: Mapping[str, str]) -> Any:
-        database, key = self._database, self._account
+        database = self._database
+        logs = [line for key in self._accounts for line in await FailSafe(database, key).log(20)]
+        rows = [row for key in self._accounts for row in await list_positions(database, key)]
+        fills = [row for key in self._accounts for row in await database.fetch(_LATEST_FILLS, *key)]
+        fills.sort(key=lambda row: row["traded_at"], reverse=True)
+        suspended = [
+            row for key in self._accounts for row in await database.fetch(_SUSPENDED, *key)
+        ]
         return {
-            "safety_log": await FailSafe(database, key).log(20),
-            "positions": [row for row in await list_positions(database, key) if row.quantity],
-            "suspended": _to_dicts(await database.fetch(_SUSPENDED, *key)),
-            "unknown": await list_orders(database, key, state="UNKNOWN", limit=20),
-            "reconciled_at": await database.fetchval(_RECONCILED, *key),
+            "open_orders": await self._orders(20, only_open=True),
+            "fills": _to_dicts(fills[:10]),
+            "safety_log": sorted(logs, key=lambda each: each.at, reverse=True)[:20],
+            "positions": [row for row in rows if row.quantity],
+            "suspended": _to_dicts(suspended),
+            "unknown": await self._orders(20, state="UNKNOWN"),
+            "reconciled_at": await self._reconciled_at(),
             "actions": await ActionLog(database).rows(20),
+            "alerts": await AlertStore(database, self._accounts).rows(100, acknowledged=True),
         }
+
+    async def _orders(self, limit: int, **wanted: Any) -> list[OrderRow]:
+        """Return the newest orders of all accounts."""
+        found = [
+            row
+            for key in self._accounts
+            for row in await list_orders(self._database, key, limit=limit, **wanted)
+        ]
+        return sorted(found, key=lambda row: row.created_at, reverse=True)[:limit]
+
+    async def _reconciled_at(self) -> datetime | None:
+        """Return when the account that was reconciled longest ago was; None: one never was."""
+        found = [await self._database.fetchval(_RECONCILED, *key) for key in self._accounts]
+        return None if None in found else min(found)
+
+    async def equity(self, params: Mapping[str, str]) -> Any:
+        """Return the curve of a span and the profit of the day, of all accounts together."""
+        now, span = self._clock.now(), params.get("span", "1d")
+        return {
+            "curve": await load_curve(self._database, self._accounts, span, now),
+            "today": await load_day_profit(self._database, self._accounts, now),
+        }
+
+    async def names(self, params: Mapping[str, str]) -> Any:
+        """Return the Korean and the English name of each known symbol."""
+        symbols = params.get("symbols", "").split(",")[:MAX_NAMES]
+        rows = await self._database.fetch(_NAMES, symbols)
+        return {"names": {row["symbol"]: [row["name"], row["name_en"]] for row in rows}}
 
     async def events(self, _params: Mapping[str, str]) -> Any:
         letters = await DeadLetterAdmin(self._database).find(100, None, True)
@@ -141,15 +192,13 @@ class DashboardQueries:
 
     async def orders(self, params: Mapping[str, str]) -> Any:
         return {
-            "orders": await list_orders(
-                self._database,
-                self._account,
+            "orders": await self._orders(
+                100,
                 state=params.get("state") or None,
                 symbol=params.get("symbol") or None,
                 only_open=params.get("open") == "1",
-                limit=100,
             ),
-            "reconciled_at": await self._database.fetchval(_RECONCILED, *self._account),
+            "reconciled_at": await self._reconciled_at(),
         }
 
     async def order(self, params: Mapping[str, str]) -> Any:
@@ -174,19 +223,24 @@ class DashboardQueries:
 
     async def market(self, params: Mapping[str, str]) -> Any:
         symbol, bar_s = params.get("symbol", ""), _bar(params.get("bar", "60"))
-        symbols = [row[0] for row in await self._database.fetch(_SYMBOLS, *self._account)]
+        symbols = [
+            row[0] for key in self._accounts for row in await self._database.fetch(_SYMBOLS, *key)
+        ]
         if not symbol:
-            return {"symbols": symbols, "candles": [], "fills": [], "orders": [], "book": None}
+            return {"symbols": symbols, "candles": [], "fills": [], "orders": []}
         async with self._candles_lock:
             candles = await asyncio.to_thread(self._candles.of, symbol, bar_s)
-        fills = await self._database.fetch(_FILLS, *self._account, symbol)
+        fills = [
+            row
+            for key in self._accounts
+            for row in await self._database.fetch(_FILLS, *key, symbol)
+        ]
         return {
             "symbols": symbols,
             "candles": candles,
             "fills": _to_dicts(fills),
-            "orders": await list_orders(self._database, self._account, symbol=symbol, limit=50),
+            "orders": await self._orders(50, symbol=symbol),
             "price": await self._read_cached("price", symbol),
-            "book": await self._read_cached("book", symbol),
         }
 
     async def backtests(self, _params: Mapping[str, str]) -> Any:

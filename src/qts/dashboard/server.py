@@ -21,15 +21,23 @@ from qts import telemetry
 from qts.cache import CacheConfig, CacheStore
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.actions import ActionService, ForbiddenError, decode
-from qts.dashboard.config import DEFAULT_PORT, DashboardConfig
+from qts.dashboard.config import DashboardConfig
 from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response
 from qts.dashboard.hub import Hub
+from qts.dashboard.manual_orders import ManualOrderError
 from qts.dashboard.queries import DashboardQueries, QueryCache
-from qts.dashboard.session import COOKIE, LoginSession, LoginSessions, LoginThrottle
-from qts.dashboard.tokens import Tokens
+from qts.dashboard.session import (
+    COOKIE,
+    LoginSession,
+    LoginSessions,
+    LoginThrottle,
+    Operator,
+    Tokens,
+)
 from qts.database import Database
 from qts.domain import AccountKey, Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
+from qts.outbox import StreamConfig
 
 log = telemetry.logger("dashboard")
 
@@ -46,10 +54,16 @@ class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
     store: CacheStore
     cache: CacheConfig
     account: AccountKey
+    streams: dict[str, StreamConfig]  # of the bus
     home: Path
     record: Path
     settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
     push_key: str = ""  # public key for browsers; empty: no web push
+    others: tuple[AccountKey, ...] = ()  # further accounts, of a run on several venues
+
+    @property
+    def accounts(self) -> tuple[AccountKey, ...]:
+        return self.account, *self.others
 
 
 class Dashboard:
@@ -71,11 +85,13 @@ class Dashboard:
         self._action_log = ActionLog(sources.database)
         self._query_cache = QueryCache(clock)
         self._sockets: set[web.WebSocketResponse] = set()
-        database, key = sources.database, sources.account
-        self.hub = Hub(sources.store, sources.cache.prefix, database, key, clock)
-        self._actions = ActionService(database, key, self.hub.live)
+        self._clock = clock
+        self.failed = asyncio.Event()
+        database, keys = sources.database, sources.accounts
+        self.hub = Hub(sources.store, sources.cache.prefix, database, keys, clock)
+        self._actions = ActionService(database, keys, sources.streams, self.hub.live)
         self._queries = DashboardQueries(
-            database, key, sources.store, sources.cache, (sources.home, sources.record), clock
+            database, keys, sources.store, sources.cache, (sources.home, sources.record), clock
         )
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(
@@ -97,6 +113,8 @@ class Dashboard:
         queries = self._queries
         for query in (
             queries.overview,
+            queries.equity,
+            queries.names,
             queries.events,
             queries.orders,
             queries.order,
@@ -188,12 +206,17 @@ class Dashboard:
 
     async def _act(self, request: web.Request) -> web.Response:
         action = decode(await request.read())
-        message = await self._actions.perform(action, self._session(request), request.remote or "?")
-        self.hub.refresh()
-        self._query_cache.clear()
-        return _json({"done": message})
+        session = self._session(request)
+        operator = Operator(session.actor, session.role, request.remote or "?")
+        try:
+            done = await self._actions.perform(action, operator)
+        finally:
+            self.hub.refresh()
+            self._query_cache.clear()
+        return _json({"done": done.message})
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
+        """Answer each message of a page with the next state."""
         if len(self._sockets) >= MAX_SOCKETS:
             return error_response(503, f"{MAX_SOCKETS} pages are open already")
         page = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024)
@@ -201,31 +224,48 @@ class Dashboard:
             return error_response(400, "expected a WebSocket request")
         await page.prepare(request)
         self._sockets.add(page)
-        sending = asyncio.create_task(self._send_updates(page, request))
         try:
-            async for _ in page:
-                pass  # a page sends nothing; reading handles pings and the close
+            await self._answer(page, request)
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
             self._sockets.discard(page)
         return page
 
-    async def _send_updates(self, page: web.WebSocketResponse, request: web.Request) -> None:
-        cookie = request.cookies.get(COOKIE)
+    async def _answer(self, page: web.WebSocketResponse, request: web.Request) -> None:
+        cookie, version = request.cookies.get(COOKIE), -1
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                await page.send_str(self.hub.history().decode())
-            version = -1
-            while self._sessions.find(cookie) is not None:
+            async for _ in page:
+                requested_ns = self._clock.monotonic_ns()
                 await self.hub.wait_newer(version)
+                if self.failed.is_set():  # what the hub holds is not followed any more
+                    await page.close(code=WSCloseCode.GOING_AWAY)
+                    return
+                if self._sessions.find(cookie) is None:
+                    await page.close(code=4401, message=b"log in again")
+                    return
+                text = self.hub.answer(requested_ns, with_history=version == -1)
                 version = self.hub.version
                 async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await page.send_str(self.hub.text.decode())
-            await page.close(code=4401, message=b"log in again")
+                    await page.send_str(text.decode())
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
                 request.transport.abort()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Read the status until the context is left."""
+        task = asyncio.create_task(self.hub.run())
+        task.add_done_callback(self._on_hub_done)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await self.close_sockets()
+
+    def _on_hub_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("status reader failed; dashboard ends", exc_info=error)
+            self.failed.set()
 
     async def close_sockets(self) -> None:
         for page in list(self._sockets):
@@ -238,46 +278,20 @@ class Dashboard:
 async def serve(
     config: DashboardConfig, sources: DashboardSources, tokens: Tokens, listening: socket.socket
 ) -> AsyncIterator[Dashboard]:
-    """Serve the dashboard on a listening socket until the context is left."""
+    """Serve the dashboard on a listening socket until the context is left.
+
+    `Dashboard.failed` is set when the reader of the status failed: the pages show nothing new then,
+    and the caller must end.
+    """
     dashboard = Dashboard(config, sources, tokens, SystemClock(), listening.getsockname()[1])
     runner = web.AppRunner(dashboard.app, access_log=None, handle_signals=False)
     await runner.setup()
-    hub_task = asyncio.create_task(dashboard.hub.run())
     try:
-        await web.SockSite(runner, listening, ssl_context=_tls(config)).start()
-        yield dashboard
+        async with dashboard.running():
+            await web.SockSite(runner, listening, ssl_context=_tls(config)).start()
+            yield dashboard
     finally:
-        hub_task.cancel()
-        await asyncio.wait({hub_task})
-        await dashboard.close_sockets()
         await runner.cleanup()
-
-
-def bind_socket(config: DashboardConfig) -> socket.socket:
-    """Return a listening socket; another port is used if the default one is taken."""
-    ports = (DEFAULT_PORT, 0) if config.port == DEFAULT_PORT else (config.port,)
-    for port in ports:
-        try:
-            return socket.create_server(
-                (config.host, port),
-                family=socket.AF_INET6 if ":" in config.host else socket.AF_INET,
-                backlog=128,
-            )
-        except OSError as error:
-            if port == ports[-1]:
-                raise RefusedError(
-                    f"dashboard: cannot listen on {config.host}:{port}: {error.strerror}; "
-                    "set dashboard.port, or dashboard.enabled = false"
-                ) from None
-    raise AssertionError("no port was tried")
-
-
-def address_of(config: DashboardConfig, listening: socket.socket) -> str:
-    """Return the address for a browser: a configured name if every interface is listened on."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    if config.names and config.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        host = config.names[0]
-    return f"{config.scheme}://{host}:{listening.getsockname()[1]}"
 
 
 def _tls(config: DashboardConfig) -> ssl.SSLContext | None:
@@ -305,6 +319,8 @@ async def _convert_errors(
         return error_response(403, str(error))
     except RefusedError as error:
         return error_response(422, str(error))
+    except ManualOrderError as error:
+        return error_response(409, str(error))
     except OperationError as error:
         return error_response(503, str(error))
     except web.HTTPException as error:

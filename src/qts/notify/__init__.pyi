@@ -1,3 +1,8 @@
+from qts.notify.alert_store import AlertStore as AlertStore
+from qts.notify.alert_store import AlertWriter as AlertWriter
+from qts.notify.alert_store import StoredAlert as StoredAlert
+from qts.notify.alert_watcher import RecentAlert as RecentAlert
+from qts.notify.alert_watcher import RecentAlerts as RecentAlerts
 from qts.notify.channel import ChannelGoneError as ChannelGoneError
 from qts.notify.channel import MessageDeclinedError as MessageDeclinedError
 from qts.notify.channel import NotificationChannel as NotificationChannel
@@ -14,12 +19,16 @@ from qts.notify.message import Severity as Severity
 from qts.notify.message_store import ChannelStatus as ChannelStatus
 from qts.notify.message_store import MessageStore as MessageStore
 from qts.notify.message_store import QueuedMessage as QueuedMessage
-from qts.notify.recent_alerts import RecentAlert as RecentAlert
-from qts.notify.recent_alerts import RecentAlerts as RecentAlerts
+from qts.notify.message_store import wake_senders as wake_senders
 from qts.notify.rules import RULES as RULES
 from qts.notify.rules import AlertRule as AlertRule
 from qts.notify.rules import prometheus_rules as prometheus_rules
+from qts.notify.service import STORED as STORED
 from qts.notify.service import NotificationService as NotificationService
+from qts.notify.telegram_bot import BotCommand as BotCommand
+from qts.notify.telegram_bot import TelegramBot as TelegramBot
+from qts.notify.telegram_guard import Caller as Caller
+from qts.notify.telegram_guard import Confirmation as Confirmation
 from qts.notify.web_push import new_key as new_key
 from qts.notify.web_push import public_key as public_key
 from qts.notify.web_push import read_key as read_key

@@ -1,45 +1,80 @@
-"""Built-in alerting: alert rules, the fail-safe and the kill switches become messages.
+"""Built-in alerting: rules that hold become messages, and the latest alerts are kept for the views.
 
-The rules are checked against the metrics of this process every few seconds. Changes of the
-fail-safe and the kill switches are read from the database, so that changes by other processes are
-reported too.
+The rules are checked against the metrics of this process every few seconds.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import NAMESPACE_OID, uuid5
+
+import msgspec
 
 from qts import telemetry
-from qts.database import Database, Row
-from qts.domain import AccountKey, Clock, OperationError
-from qts.notify.message import Message, Severity, short
-from qts.notify.message_store import MessageStore
+from qts.domain import Clock, OperationError
+from qts.notify.message import Message, Severity
 from qts.notify.rules import RULES, AlertRule
+
+CAPACITY = 50
+MAX_UNSTORED = 1000
+REPEAT_S = 1.0  # an alert repeated within this time is recorded once
+SAME_CODE_S = 5.0  # a code may be shown before it is stored by at most this time
+
+
+class RecentAlert(msgspec.Struct, frozen=True):
+    """Alert for the operator. `at` is in seconds since the Unix epoch."""
+
+    at: float
+    severity: Severity
+    text: str
+    code: str = ""
+
+
+class RecentAlerts:
+    """The last `CAPACITY` alerts, newest first. `add` may be called from any thread.
+
+    Warnings and critical ones wait to be stored (alert_store.py), the latest `MAX_UNSTORED`.
+    """
+
+    def __init__(self) -> None:
+        self._alerts: deque[RecentAlert] = deque(maxlen=CAPACITY)
+        self._unstored: deque[RecentAlert] = deque(maxlen=MAX_UNSTORED)
+
+    def add(self, at: float, severity: Severity, text: str, code: str = "") -> None:
+        last = self._alerts[0] if self._alerts else None
+        if last is None or (last.text, last.code) != (text, code) or at - last.at > REPEAT_S:
+            alert = RecentAlert(at, severity, text, code)
+            self._alerts.appendleft(alert)
+            if severity != "info":
+                self._unstored.append(alert)
+
+    def next_unstored(self) -> RecentAlert | None:
+        """Return the oldest alert that waits to be stored."""
+        return self._unstored[0] if self._unstored else None
+
+    def stored(self, alert: RecentAlert) -> None:
+        """Wait no more for an alert; it is gone already where newer ones displaced it."""
+        if self._unstored and self._unstored[0] is alert:
+            self._unstored.popleft()
+
+    def add_message(self, message: Message) -> None:
+        """Add a message; a fail-safe code that is listed since its time is not listed twice."""
+        at, code = message.occurred_at.timestamp(), str(message.data.get("code", ""))
+        if code and any(each.code == code and each.at > at - SAME_CODE_S for each in self.all()):
+            return
+        self.add(at, message.severity, f"{message.title}: {message.body}", code)
+
+    def all(self) -> list[RecentAlert]:
+        return list(self._alerts)
+
 
 log = telemetry.logger("notify")
 
 CHECK_INTERVAL_S = 5.0
 REPEAT_INTERVAL_S = 900.0  # shortest interval between two messages of one rule
 
-# Changes since the first channel was registered, at most an hour old.
-_SAFETY = (
-    "SELECT md5('safety_log ' || id)::uuid, at, code, message, state_before, state_after, actor"
-    " FROM safety_log WHERE broker = $1 AND account = $2 AND state_before <> state_after"
-    " AND at > greatest(clock_timestamp() - interval '1 hour',"
-    " (SELECT min(since) FROM notification_channel)) ORDER BY id"
-)
-_SWITCHES = (
-    "SELECT md5('kill_switch ' || $1 || $2 || scope || strategy_key || changed_at)::uuid,"
-    " changed_at, scope, strategy_key, trading_enabled, reason, changed_by FROM kill_switch"
-    " WHERE broker = $1 AND account = $2"
-    " AND changed_at > greatest(clock_timestamp() - interval '1 hour',"
-    " (SELECT min(since) FROM notification_channel))"
-)
 Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
@@ -88,35 +123,24 @@ class RuleState:
 
 
 class AlertWatcher:
-    """Periodic check of the rules, the fail-safe and the kill switches."""
+    """Periodic check of the rules against the metrics of this process."""
 
-    def __init__(
-        self,
-        database: Database,
-        store: MessageStore,
-        channels: Sequence[str],
-        clock: Clock,
-        wake: Callable[[], None],
-        account: AccountKey | None,
-    ) -> None:
-        self._database = database
-        self._store = store
-        self._channels = channels
+    def __init__(self, publish: Callable[[Message], Awaitable[None]], clock: Clock) -> None:
+        self._publish = publish
         self._clock = clock
-        self._wake = wake
-        self._account = account
-        self._changed = asyncio.Event()
-        self._enqueued: set[UUID] = set()  # saves an insert that the database would ignore
         self._rules = [RuleState(rule) for rule in RULES if not rule.reported_by_event]
 
     async def run(self) -> None:
         """Check until cancelled; retry while the database is unreachable."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._listen())
-            group.create_task(self._check_periodically())
+        while True:
+            try:
+                await self.check()
+            except OperationError as error:
+                log.warning("alert check failed; retrying", error=str(error))
+            await self._clock.sleep(CHECK_INTERVAL_S)
 
     async def check(self) -> None:
-        """Enqueue messages of rules that hold, and of fail-safe and kill switch changes."""
+        """Publish messages of the rules that hold."""
         now = self._clock.now()
         samples = telemetry.metric_samples()
         now_ns = self._clock.monotonic_ns()
@@ -124,39 +148,11 @@ class AlertWatcher:
             value = state.check(samples, now_ns)
             if value is not None:
                 try:
-                    await self._enqueue(_rule_message(state.rule, value, now))
+                    await self._publish(_rule_message(state.rule, value, now))
                 except BaseException:
                     state.not_sent()
                     raise
-        changes: list[Message] = []
-        if self._account is not None:
-            safety = await self._database.fetch(_SAFETY, *self._account)
-            switches = await self._database.fetch(_SWITCHES, *self._account)
-            changes = [*map(_safety_message, safety), *map(_switch_message, switches)]
-        for message in changes:
-            if message.event_id not in self._enqueued:
-                await self._enqueue(message)
-        self._enqueued = {message.event_id for message in changes}
-
-    async def _enqueue(self, message: Message) -> None:
-        if await self._store.enqueue(message, self._channels):
-            self._wake()
-
-    async def _listen(self) -> None:
-        async with self._database.listen("qts_safety") as listener:
-            async for _ in listener:
-                self._changed.set()
-
-    async def _check_periodically(self) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                await self.check()
-            except OperationError as error:
-                log.warning("alert check failed; retrying", error=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_INTERVAL_S):
-                    await self._changed.wait()
+                log.warning("alert raised", rule=state.rule.name, value=value)
 
 
 def _rule_message(rule: AlertRule, value: float, now: datetime) -> Message:
@@ -168,34 +164,4 @@ def _rule_message(rule: AlertRule, value: float, now: datetime) -> Message:
         title=f"{rule.name}: {rule.text}",
         body=f"value {value:g}; {rule.action}",
         data={"rule": rule.name, "figure": value},
-    )
-
-
-def _safety_message(row: Row) -> Message:
-    event_id, at, code, text, before, after, actor = row
-    severity: Severity = {"FAIL": "critical", "LOCKDOWN": "critical", "WARNING": "warning"}.get(  # type: ignore[assignment]
-        after, "info"
-    )
-    return Message(
-        event_id=UUID(str(event_id)),
-        type="FAIL_SAFE",
-        occurred_at=at,
-        severity=severity,
-        title=f"Fail-safe {before} to {after}: {code}",
-        body=short(f"{text} (by {actor})"),
-        data={"code": code, "state": after},
-    )
-
-
-def _switch_message(row: Row) -> Message:
-    event_id, at, scope, strategy, enabled, reason, actor = row
-    subject = f"strategy {strategy}" if scope == "strategy" else "the account"
-    return Message(
-        event_id=UUID(str(event_id)),
-        type="KILL_SWITCH",
-        occurred_at=at,
-        severity="info" if enabled else "warning",
-        title=f"{subject} {'may trade' if enabled else 'is STOPPED'}",
-        body=short(f"by {actor}" + (f": {reason}" if reason else "")),
-        data={"scope": scope, "tradingEnabled": enabled},
     )

@@ -36,6 +36,27 @@ class ChannelGoneError(OperationError):
 DEDUPLICATING = frozenset({"webhook"})
 
 
+MAX_RETRY_AFTER_S = 3600.0
+_GONE = (404, 410)
+_LATER = (408, 425, 429)
+
+
+def check_status(status: int, retry_after_s: float, who: str) -> None:
+    """Raise the channel error of an HTTP status; errors name `who`, never the address."""
+    if 200 <= status < 300:
+        return
+    if status in _GONE:
+        raise ChannelGoneError(f"{who} answered {status}: the address no longer exists")
+    if status in _LATER or status >= 500:
+        raise RetryLaterError(f"{who} answered {status}", retry_after_s)
+    raise MessageDeclinedError(f"{who} answered {status}")
+
+
+def retry_seconds(text: str) -> float:
+    """Return the seconds of a Retry-After header; 0 without one that is a number."""
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isdigit() and text.isascii() else 0.0
+
+
 class NotificationChannel(Protocol):
     @property
     def name(self) -> str: ...

@@ -18,12 +18,9 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Clock, Secret
-from qts.notify.channel import ChannelGoneError, MessageDeclinedError, RetryLaterError, address_hash
+from qts.notify.channel import RetryLaterError, address_hash, check_status, retry_seconds
 from qts.notify.message import SCHEMA_VERSION, Message, as_text
-
-MAX_RETRY_AFTER_S = 3600.0
-_GONE = (404, 410)
-_LATER = (408, 425, 429)
+from qts.notify.telegram_api import MAX_CHARS, TelegramApi
 
 
 async def post(
@@ -39,17 +36,7 @@ async def post(
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         # Not chained: the text of the cause may contain the address.
         raise RetryLaterError(f"{who} is unreachable ({type(error).__name__})") from None
-    if 200 <= status < 300:
-        return
-    if status in _GONE:
-        raise ChannelGoneError(f"{who} answered {status}: the address no longer exists")
-    if status in _LATER or status >= 500:
-        raise RetryLaterError(f"{who} answered {status}", _seconds(retry_after))
-    raise MessageDeclinedError(f"{who} answered {status}")
-
-
-def _seconds(text: str) -> float:
-    return min(float(text), MAX_RETRY_AFTER_S) if text.isdigit() and text.isascii() else 0.0
+    check_status(status, retry_seconds(retry_after), who)
 
 
 log = telemetry.logger("notify")
@@ -94,33 +81,22 @@ class SlackChannel:
         )
 
 
-TELEGRAM_MAX_CHARS = 4000  # Telegram accepts 4096
-
-
 class TelegramChannel:
     name = "telegram"
 
     def __init__(self, session: aiohttp.ClientSession, token: Secret, chat: str, url: str) -> None:
-        self._session = session
-        self._token = token
         self._chat = chat
-        self._url = url.rstrip("/")
+        self._api = TelegramApi(session, token, url)
         self.address_hash = address_hash(url, token.reveal(), chat)
 
     async def send(self, messages: Sequence[Message]) -> None:
         body = {
             "chat_id": self._chat,
-            "text": as_text(messages, TELEGRAM_MAX_CHARS),
+            "text": as_text(messages, MAX_CHARS),
             "link_preview_options": {"is_disabled": True},
             "disable_notification": all(each.severity == "info" for each in messages),
         }
-        await post(
-            self._session,
-            f"{self._url}/bot{self._token.reveal()}/sendMessage",
-            msgspec.json.encode(body),
-            {"Content-Type": "application/json"},
-            f"telegram {self.address_hash}",
-        )
+        await self._api.call("sendMessage", body)
 
 
 SIGNATURE = "X-QTS-Signature"

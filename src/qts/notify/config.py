@@ -19,14 +19,26 @@ TradeEvent = Literal[
     "MarketResumed",
 ]
 ALWAYS = ("OrderUnknown", "MarketSuspended")  # cannot be turned off
+JOB_RESULTS = ("BacktestCompleted", "BacktestFailed")  # of jobs that the operator submitted
+
+
+UserId = Annotated[int, Meta(ge=1)]
 
 
 class TelegramConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Telegram bot that posts to one chat."""
+    """Telegram bot that posts to one chat and takes commands of allowed users."""
 
     token: Annotated[Secret | None, Meta(description="token of the bot, from BotFather")] = None
     chat: Annotated[str | None, Meta(description="id of the chat, or @channel")] = None
     url: Annotated[str, Meta(description="address of the bot API")] = "https://api.telegram.org"
+    command_users: Annotated[
+        tuple[UserId, ...],
+        Meta(description="ids of the users whose commands are accepted; empty: no commands"),
+    ] = ()
+    command_chats: Annotated[
+        tuple[int, ...],
+        Meta(description="ids of the chats in which they are accepted; groups are negative"),
+    ] = ()
 
 
 class SlackConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +112,10 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         telegram, webhook, push = self.telegram, self.webhook, self.push
         pairs = {
             ("telegram.token", "telegram.chat"): (telegram.token, telegram.chat),
+            ("telegram.command_users", "telegram.command_chats"): (
+                telegram.command_users,
+                telegram.command_chats,
+            ),
             ("webhook.url", "webhook.key"): (webhook.url, webhook.key),
             ("push.key", "push.contact"): (push.key, push.contact),
         }
@@ -107,6 +123,10 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if bool(values[0]) != bool(values[1]):
                 given, missing = names if values[0] else names[::-1]
                 raise ConfigError(f"notify.{missing} is not set; notify.{given} needs it")
+        if telegram.command_users and not telegram.token:
+            raise ConfigError(
+                "notify.telegram.token is not set; notify.telegram.command_users needs it"
+            )
         addresses = {"slack.url": self.slack.url, "webhook.url": webhook.url}
         for name, secret in addresses.items():
             if secret and not secret.reveal().startswith(("https://", "http://")):

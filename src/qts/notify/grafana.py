@@ -79,6 +79,37 @@ PANELS: tuple[Panel, ...] = (
         "none",
         (("sum by (code) (increase(qts_gate_refusals_total[1m]))", "{{code}}"),),
     ),
+    Panel(
+        "PreCheck refusals per minute",
+        "none",
+        (("sum by (code) (increase(qts_precheck_refusals_total[1m]))", "{{code}}"),),
+    ),
+    Panel(
+        "Venue requests per second",
+        "none",
+        (("sum by (venue, outcome) (rate(qts_venue_requests_total[1m]))",
+          "{{venue}} {{outcome}}"),),
+    ),
+    Panel(
+        "Venue request time p99",
+        "s",
+        (
+            (
+                "histogram_quantile(0.99, sum by (le, venue, endpoint)"
+                " (rate(qts_venue_request_seconds_bucket[5m])))",
+                "{{venue}} {{endpoint}}",
+            ),
+        ),
+    ),
+    Panel("Venue budget left", "none", (("qts_venue_budget_remaining", "{{venue}} {{window}}"),)),
+    Panel(
+        "Stream reconnects, lost records",
+        "none",
+        (
+            ("sum by (venue) (increase(qts_venue_stream_reconnects_total[5m]))", "{{venue}}"),
+            ("increase(qts_records_skipped_total[5m])", "records"),
+        ),
+    ),
     Panel("Cycles", "none", (("sum by (end) (rate(qts_cycles_total[1m]))", "{{end}}"),)),
     Panel(
         "Notifications",

@@ -10,7 +10,12 @@ from uuid import UUID
 
 import msgspec
 
-from qts.domain import Market, market_for_symbol
+from qts.domain import (
+    FailSafeChanged,
+    KillSwitchChanged,
+    StrategyDisabled,
+    StrategyParamsChanged,
+)
 from qts.outbox import Delivery
 
 SCHEMA_VERSION = 1
@@ -18,6 +23,13 @@ MAX_LINK = 512
 MAX_TEXT = 400  # of a title or a body; a venue's text may be longer
 
 Severity = Literal["info", "warning", "critical"]
+SystemEvent = FailSafeChanged | KillSwitchChanged | StrategyParamsChanged | StrategyDisabled
+CHANGES: dict[type[SystemEvent], str] = {
+    FailSafeChanged: "FAIL_SAFE",
+    KillSwitchChanged: "KILL_SWITCH",
+    StrategyParamsChanged: "STRATEGY_PARAMS",
+    StrategyDisabled: "STRATEGY_DISABLED",
+}
 MARKS = {"info": "", "warning": "[warning] ", "critical": "[CRITICAL] "}
 
 
@@ -78,6 +90,8 @@ _TITLES: dict[str, tuple[Severity, str]] = {
     "FillReceived": ("info", "Filled: {side} {quantity} {symbol} at {price}"),
     "MarketSuspended": ("critical", "Market suspended: {symbol}"),
     "MarketResumed": ("info", "Market resumed: {symbol}"),
+    "BacktestCompleted": ("info", "Backtest completed: job {jobId}"),
+    "BacktestFailed": ("warning", "Backtest failed: job {jobId}"),
 }
 _DATA = {
     "strategyKey": "strategyKey",
@@ -87,6 +101,7 @@ _DATA = {
     "quantity": "requestedVolume",
     "brokerOrderId": "brokerOrderId",
     "code": "code",
+    "jobId": "jobId",
 }
 _LINK = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -103,8 +118,53 @@ def message_for_event(payload: dict[str, Any], delivery: Delivery) -> Message:
         title=short(title.format_map(_Fields(payload))),
         body=short(_body(payload)),
         deep_link=_link(payload),
-        data=_data(payload),
+        data=_data(payload, delivery.account),
     )
+
+
+_FAIL_SAFE_SEVERITY: dict[str, Severity] = {
+    "FAIL": "critical",
+    "LOCKDOWN": "critical",
+    "WARNING": "warning",
+}
+
+
+def message_for_change(payload: SystemEvent, delivery: Delivery) -> Message:
+    """Build the message of a system event."""
+    severity, title, body, data = _change(payload)
+    return Message(
+        event_id=delivery.envelope.event_id,
+        type=CHANGES[type(payload)],
+        occurred_at=delivery.envelope.occurred_at,
+        severity=severity,
+        title=short(title),
+        body=short(body),
+        data=data,
+    )
+
+
+def _change(payload: SystemEvent) -> tuple[Severity, str, str, dict[str, Any]]:
+    """Return severity, title, body and data."""
+    data: dict[str, Any]
+    match payload:
+        case FailSafeChanged(code=code, before=before, state=state):
+            body, data = f"{payload.reason} (by {payload.actor})", {"code": code, "state": state}
+            if before == state:
+                return "info", f"Notice {code}", body, data
+            severity = _FAIL_SAFE_SEVERITY.get(state, "info")
+            return severity, f"Fail-safe {before} to {state}: {code}", body, data
+        case KillSwitchChanged(scope=scope, trading_enabled=enabled):
+            subject = "the account" if scope == "account" else f"strategy {payload.strategy_key}"
+            title = f"{subject} {'may trade' if enabled else 'is STOPPED'}"
+            body = f"by {payload.actor}" + (f": {payload.reason}" if payload.reason else "")
+            data = {"scope": scope, "tradingEnabled": enabled}
+            return "info" if enabled else "warning", title, body, data
+        case StrategyParamsChanged(strategy_key=key):
+            text = ", ".join(f"{name} = {value}" for name, value in payload.params.items())
+            data = {"strategyKey": key, "version": payload.version}
+            return "info", f"Parameters of {key} changed", f"by {payload.actor}: {text}", data
+        case StrategyDisabled(strategy_key=key):
+            return "critical", f"Strategy {key} disabled", payload.reason, {"strategyKey": key}
 
 
 class _Fields(dict[str, Any]):
@@ -117,22 +177,30 @@ def _body(payload: dict[str, Any]) -> str:
         f"strategy {payload['strategyKey']}" if payload.get("strategyKey") else "",
         str(payload.get("intentType") or ""),
         f"order {payload['brokerOrderId']}" if payload.get("brokerOrderId") else "",
-        " ".join(str(payload[key]) for key in ("code", "reason") if payload.get(key)),
+        " ".join(str(payload[key]) for key in ("code", "reason", "error") if payload.get(key)),
+        _figures(payload.get("performance") or {}),
     ]
     return ", ".join(part for part in parts if part) or "no details"
 
 
-def _data(payload: dict[str, Any]) -> dict[str, Any]:
+def _figures(performance: dict[str, Any]) -> str:
+    """Return the main figures of a backtest, as far as it has them."""
+    names = {"trades": "{} trades", "gain": "gain {:+.2%}", "max_drawdown": "max drawdown {:.2%}"}
+    given = {name: performance.get(name) for name in names}
+    parts = (names[name].format(value) for name, value in given.items() if value is not None)
+    return ", ".join(parts)
+
+
+def _data(payload: dict[str, Any], account: str) -> dict[str, Any]:
     data = {name: str(payload[field]) for field, name in _DATA.items() if payload.get(field)}
-    if (
-        "brokerOrderId" in data
-        and market_for_symbol(str(payload.get("symbol", ""))) is Market.UPBIT
-    ):
+    if "brokerOrderId" in data and account.startswith("upbit:"):
         data["upbitUuid"] = data["brokerOrderId"]
     return data
 
 
 def _link(payload: dict[str, Any]) -> str:
+    if "jobId" in payload:
+        return "/backtests"
     intent = str(payload.get("orderIntentId") or "")
     return f"/orders/{intent}" if _LINK.fullmatch(intent) else "/orders"
 

@@ -15,6 +15,7 @@ import msgspec
 from qts.database import Connection, Database
 from qts.notify.message import Message
 
+WAKE_CHANNEL = "qts_notification"  # of PostgreSQL: messages are due
 SENDING = "being sent"  # error text of a claimed message
 OUTCOME_UNKNOWN = "outcome unknown: QTS ended while it was sent"
 
@@ -70,6 +71,11 @@ async def enqueue(tx: Connection, message: Message, channels: Sequence[str]) -> 
     body = msgspec.json.encode(message).decode()
     done = await tx.execute(_ENQUEUE, message.event_id, message.severity, body, list(channels))
     return done != "INSERT 0 0"
+
+
+async def wake_senders(database: Database) -> None:
+    """Wake the senders of every process on this database."""
+    await database.execute("SELECT pg_notify($1, '')", WAKE_CHANNEL)
 
 
 class MessageStore:

@@ -1,16 +1,19 @@
-// The application: one WebSocket delivers the status, each page requests its other data, actions are posted.
-import { button, chip, clock, h, moment, number, patch, signed, tone } from "./dom.js";
+// The application: the WebSocket answers each request with the next state, each page requests its other data.
+import { button, chip, clock, h, moment, patch, signed, tone } from "./dom.js";
 import { market, orders, overview, strategies } from "./pages_trade.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
+import { actions, call } from "./actions.js";
+import { showToast } from "./dialog.js";
 import * as push from "./push.js";
+import { may, model, span, state, stopwatch, take } from "./state.js";
 import { language, setLanguage, t } from "./labels.js";
 
 const PAGES = { overview, events, feed, market, orders, strategies, outbox, cache, router, backtests, settings };
 const KEYS = "1234567890-";
 const REFRESH_MS = 1000;
-const MAX_POINTS = 600;
+const EQUITY_S = 20;
+const SILENT_MS = 20000; // a request without an answer for so long: connect again
 
-const state = { live: null, safety: null, switches: null, troubles: {}, history: [], sla: {}, receivedAt: 0, me: null, subscription: null };
 let data = null;
 let filters = {};
 let loading = null;
@@ -22,29 +25,41 @@ const route = () => {
 
 // --- drawing ---------------------------------------------------------------------------------
 
-function top() {
+const modeOf = (live) => (live.simulated ? "simulated" : live.mode);
+
+function ages(now) {
+  const old = [
+    now.run === "old" && `${t("figures_old")} ${span(now.run_s)}`,
+    now.link === "known" && now.tables === "old" && `${t("tables_old")} ${span(now.tables_s)}`,
+  ].filter(Boolean);
+  return h("span", { id: "ages", class: "warn" }, old.join(" · "));
+}
+
+function top(now) {
   const { live, safety, troubles } = state;
-  const lost = Date.now() - state.receivedAt > 3000;
-  const text = lost ? t("lost") : troubles.database ? "DATABASE" : safety ? safety.state : "…";
-  const kind = lost || troubles.database ? "lost" : (safety?.state ?? "").toLowerCase();
-  const money = live?.money;
-  const profit = money && Number(money.realised_today) + Number(money.unrealised);
-  const off = state.switches && !state.switches.account?.enabled;
+  const banner = now.stored === "known" ? safety.state : now.verdict === "lost" ? t("lost") : now.link === "known" && troubles.database ? "DATABASE" : t("state_unknown");
+  const kind = now.stored === "known" ? safety.state.toLowerCase() : now.verdict === "lost" || troubles.database ? "lost" : "idle";
+  const fresh = now.run === "known";
+  const profit = live && Number(live.money.realised_today) + Number(live.money.unrealised);
+  const trouble = now.link === "known" ? Object.values(troubles).join(" · ") : "";
+  const skew = fresh && Math.abs(live.safety.clock_skew_s ?? 0) > 0.5;
   return h("header", { id: "top", class: `state-${kind}` },
-    h("b", { class: "brand" }, "QTS"),
-    h("span", { id: "banner", class: `banner ${kind} ${!live && kind === "normal" ? "idle" : ""}` }, text, safety?.code && !lost ? ` ${safety.code}` : ""),
-    live ? chip(t(live.mode), live.mode === "live" ? "mode-live" : "mode-paper") : h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
+    h("h1", { class: "brand" }, "QTS"),
+    h("span", { id: "banner", class: `banner ${kind}` }, banner, now.stored === "known" && safety.code ? ` ${safety.code}` : ""),
+    live && h("span", { "data-from": "run" }, chip(t(modeOf(live)), `mode-${modeOf(live)}`)),
+    now.link === "known" && state.run === "ended" && h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
     live && h("span", { id: "account", class: "dim", title: `${live.broker}:${live.account}` }, `${live.broker}:${live.account.slice(0, 8)}`),
-    off && chip(t("trading_off"), "bad"),
-    live?.safety.suspended && chip(`${t("suspended_cycles")}: ${live.safety.suspended}`, "warn"),
-    live && !live.safety.may_trade && chip(t("not_reconciled"), "warn"),
-    Math.abs(live?.safety.clock_skew_s ?? 0) > 0.5 && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
-    h("span", { class: "message" }, lost ? "" : troubles.database ?? troubles.cache ?? safety?.message ?? ""),
-    h("span", { class: `profit ${tone(profit)}` }, money ? signed(profit) : ""),
+    (live?.venues ?? []).length > 1 && h("span", { id: "venues", "data-from": "run" }, live.venues.map((each) => chip(`${each.venue} ${each.safety.trading ? each.safety.state : t("stop")}`, each.safety.state === "NORMAL" && each.safety.trading ? "" : "bad"))),
+    skew && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
+    ages(now),
+    h("span", { class: "message dim" }, trouble || (now.stored === "known" && safety.message) || ""),
+    live && h("span", { class: `profit ${tone(profit)}`, "data-from": "run" }, signed(profit)),
     h("span", { class: "dim clock" }, live ? clock(live.at) : ""),
-    button("◐", "theme", { title: "t" }, "plain"),
+    may("trade") && !(now.stored === "known" && !state.switches?.account?.enabled) && button(t("stop"), "kill", { "data-on": "0", id: "stop", title: "k" }, "stop"),
+    button("◐", "theme", { title: "t", "aria-label": t("theme") }, "plain"),
     button(language() === "ko" ? "EN" : "KO", "language", { title: "l" }, "plain"),
-    button(t("logout"), "logout", {}, "plain"));
+    button(t("logout"), "logout", {}, "plain"),
+    h("p", { id: "verdict", class: now.verdict, role: "status" }, now.text));
 }
 
 const nav = (name) =>
@@ -52,32 +67,49 @@ const nav = (name) =>
     h("a", { href: `#/${key}`, class: key === name ? "here" : "", "aria-current": key === name ? "page" : null }, h("kbd", {}, KEYS[at]), t(key))),
     h("p", { class: "dim foot" }, state.live ? `${state.live.version} · ${t("uptime")} ${moment(state.live.started_at)}` : "", h("br"), state.me ? state.me.role : ""));
 
+const ICONS = { trading: "icon.svg", exits_only: "icon-limited.svg", stopped: "icon-stopped.svg", unknown: "icon-unknown.svg", lost: "icon-unknown.svg" };
+// Also while the tab is hidden, where no frame is drawn.
+function mark(now) {
+  const title = `${t(`title_${now.verdict}`)} · QTS`;
+  if (document.title !== title) document.title = title;
+  const icon = document.querySelector("link[rel=icon]");
+  if (!icon.href.endsWith(ICONS[now.verdict])) icon.href = `/page/${ICONS[now.verdict]}`;
+  Object.assign(document.body.dataset, { run: now.run, link: now.link, tables: now.tables, stored: now.stored });
+}
+
+function drawPage(now) {
+  const { name, id } = route();
+  const page = PAGES[name];
+  const ready = data || page.path(id, filters) === null ? "1" : null;
+  patch(document.getElementById("top"), top(now));
+  patch(document.getElementById("nav"), nav(name));
+  patch(document.getElementById("page"), h("main", { id: "page", "data-page": name, "data-ready": ready, "data-from": page.from }, page.draw({ ...state, now }, data, id, filters)));
+}
+
 let frameRequested = false;
 function draw() {
+  mark(model());
   if (frameRequested) return;
   frameRequested = true;
   requestAnimationFrame(() => {
     frameRequested = false;
-    const { name, id } = route();
-    patch(document.getElementById("top"), top());
-    patch(document.getElementById("nav"), nav(name));
-    patch(document.getElementById("page"), h("main", { id: "page", "data-page": name, "data-ready": data || PAGES[name].path(id, filters) === null ? "1" : null }, PAGES[name].draw(state, data, id, filters)));
-    document.title = `${state.safety?.state ?? "…"} · QTS ${number(state.live?.positions.length ?? 0)}`;
+    try {
+      drawPage(model());
+    } catch (error) {
+      // What is on the screen is not what is known any more: say so rather than leave it there.
+      document.getElementById("page").replaceChildren(h("p", { class: "bad" }, `${t("draw_failed")}: ${error.message}`));
+      throw error;
+    }
   });
 }
 
-// --- requests and actions --------------------------------------------------------------------
+// --- requests --------------------------------------------------------------------------------
 
-async function call(path, body) {
-  const reply = await fetch(path, body && {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-QTS-CSRF": state.me.csrf },
-    body: JSON.stringify(body),
-  });
-  if (reply.status === 401) location.replace("/login");
-  const answer = await reply.json();
-  if (!reply.ok) throw new Error(answer.error);
-  return answer;
+// Runs store one sample a minute.
+async function loadEquity(span) {
+  if (state.equity?.span === span && state.equity.since() < EQUITY_S) return;
+  const since = stopwatch();
+  state.equity = { ...(await call(`/api/equity?span=${span}`)), span, since };
 }
 
 async function load() {
@@ -85,10 +117,12 @@ async function load() {
   const path = PAGES[name].path(id, filters);
   const request = (loading = {});
   if (path && !document.hidden) {
+    const since = stopwatch();
     try {
       const answer = await call(`/api/${path}`);
       if (name === "settings") Object.assign(answer, { actions: (await call("/api/overview")).actions }, await call("/api/browsers"));
-      if (request === loading) data = answer;
+      if (name === "overview") await loadEquity(filters.span ?? "1d");
+      if (request === loading) [data, state.tables] = [answer, since];
     } catch (error) {
       if (request === loading) showToast(error.message, "bad");
     }
@@ -99,97 +133,13 @@ async function load() {
   }
 }
 
-let hideTimer;
-function showToast(text, kind = "") {
-  const toast = document.getElementById("toast");
-  toast.textContent = text;
-  toast.className = `shown ${kind}`;
-  clearTimeout(hideTimer);
-  hideTimer = setTimeout(() => (toast.className = ""), 6000);
-}
-
-async function act(action) {
-  try {
-    showToast((await call("/api/action", action)).done, "good");
-    load();
-  } catch (error) {
-    showToast(error.message, "bad");
-  }
-}
-
-function confirmAction(text, needsReason, more) {
-  const dialog = document.getElementById("confirm");
-  dialog.replaceChildren(h("p", {}, text),
-    needsReason && h("input", { id: "reason", placeholder: t("reason"), "aria-label": t("reason"), maxlength: 500 }),
-    more && h("label", { class: "check" }, h("input", { type: "checkbox", id: "more" }), more),
-    h("div", { class: "buttons" }, h("button", { id: "no" }, t("cancel")), h("button", { id: "yes", class: "stop" }, t("confirm"))));
-  dialog.showModal();
-  return new Promise((resolve) => {
-    const close = (answer) => { dialog.close(); resolve(answer); };
-    dialog.oncancel = () => resolve(null);
-    document.getElementById("no").onclick = () => close(null);
-    document.getElementById("yes").onclick = () => {
-      const reason = document.getElementById("reason")?.value.trim();
-      if (needsReason && !reason) return document.getElementById("reason").focus();
-      close({ reason, more: document.getElementById("more")?.checked ?? false });
-    };
-  });
-}
-
-const ACTIONS = {
-  async kill({ on, strategy }) {
-    const enabled = on === "1";
-    const answer = await confirmAction(`${strategy ?? ""} ${t(enabled ? "sure_allow" : "sure_stop")}`.trim(), true);
-    if (answer) act({ action: "kill", enabled, reason: answer.reason, ...(strategy && { strategy }) });
-  },
-  async release() {
-    const answer = await confirmAction(t("sure_release"), true);
-    if (answer) act({ action: "release", reason: answer.reason });
-  },
-  reconcile: () => act({ action: "reconcile" }),
-  replay: ({ number: which }) => act({ action: "replay", number: Number(which) }),
-  async requeue({ event, unknown }) {
-    const answer = await confirmAction(`${t("requeue")} ${event}`, false, unknown && t("outcome_checked"));
-    if (answer) act({ action: "requeue", event_id: event, outcome_checked: answer.more });
-  },
-  params({ strategy }) {
-    const fields = [...document.querySelectorAll(`input[data-strategy="${CSS.escape(strategy)}"]`)].filter((each) => each.value.trim());
-    const schemas = state.live.strategies.find((each) => each.key === strategy).fields;
-    const value = (each) => (schemas[each.dataset.param].type === "string" ? each.value.trim() : JSON.parse(each.value));
-    try {
-      const params = Object.fromEntries(fields.map((each) => [each.dataset.param, value(each)]));
-      fields.forEach((each) => (each.value = ""));
-      act({ action: "params", strategy, params });
-    } catch (error) {
-      showToast(error.message, "bad");
-    }
-  },
-  async subscribe() {
-    try {
-      await act({ action: "subscribe", subscription: await push.subscribe(state.me.push_key) });
-    } catch (error) {
-      showToast(error.message, "bad");
-    }
-    state.subscription = await push.subscription();
-  },
-  async unsubscribe() {
-    const endpoint = await push.unsubscribe();
-    if (endpoint) await act({ action: "unsubscribe", endpoint });
-    state.subscription = await push.subscription();
-  },
-  bar: ({ bar }) => { filters = { ...filters, bar }; load(); },
-  "filter-open": () => { filters = { ...filters, open: !filters.open }; load(); },
-  theme() {
-    const next = document.documentElement.dataset.theme === "light" ? "dark" : "light";
-    document.documentElement.dataset.theme = next;
-    localStorage.setItem("qts-theme", next);
-  },
-  language: () => { setLanguage(language() === "ko" ? "en" : "ko"); draw(); },
-  async logout() {
-    await call("/logout", {});
-    location.replace("/login");
-  },
+const app = {
+  draw, load,
+  data: () => data,
+  filters: () => filters,
+  filter(more) { filters = { ...filters, ...more }; load(); },
 };
+const ACTIONS = actions(app);
 
 document.addEventListener("click", (event) => {
   const target = event.target.closest("[data-do]");
@@ -198,44 +148,52 @@ document.addEventListener("click", (event) => {
 document.addEventListener("change", (event) => {
   const { filter, go } = event.target.dataset;
   if (go) location.hash = `#/${go}/${encodeURIComponent(event.target.value.trim())}`;
-  if (filter) { filters = { ...filters, [filter]: event.target.value.trim() }; load(); }
+  if (filter) app.filter({ [filter]: event.target.value.trim() });
 });
 document.addEventListener("keydown", (event) => {
+  if (document.getElementById("confirm").open) return;
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   const at = KEYS.indexOf(event.key);
   if (at >= 0) location.hash = `#/${Object.keys(PAGES)[at]}`;
-  else if (event.key === "k" && !document.getElementById("confirm").open) ACTIONS.kill({ on: "0" });
+  else if (event.key === "k") { event.preventDefault(); ACTIONS.kill({ on: "0" }); }
   else if (event.key === "t") ACTIONS.theme();
   else if (event.key === "l") ACTIONS.language();
   else if (event.key === "?") showToast(t("help"));
 });
-window.addEventListener("hashchange", () => { data = null; window.scrollTo(0, 0); load(); });
+window.addEventListener("hashchange", () => {
+  data = state.tables = null;
+  filters = { bar: filters.bar, span: filters.span }; // a field of a page starts empty, and so does its filter
+  window.scrollTo(0, 0);
+  load();
+});
 document.addEventListener("visibilitychange", () => document.hidden || load());
 
 // --- status ----------------------------------------------------------------------------------
 
-function addPoint(live) {
-  const last = state.history.at(-1);
-  if (!live || (last && live.at - last[0] < 1)) return;
-  const { money } = live;
-  const lanes = Object.values(live.events.lanes);
-  state.history.push([live.at, Number(money.equity), Number(money.realised_today) + Number(money.unrealised), ...lanes.map((lane) => lane.total.p99), ...Object.values(live.rates)]);
-  if (state.history.length > MAX_POINTS) state.history.shift();
-}
-
 let backoffMs = 250;
 function connect() {
   const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/live`);
+  let since = stopwatch();
+  let silent;
+  const request = () => {
+    since = stopwatch();
+    silent = setTimeout(() => socket.close(), SILENT_MS);
+    socket.send("next");
+  };
+  socket.onopen = request;
   socket.onmessage = ({ data: text }) => {
-    const message = JSON.parse(text);
-    backoffMs = 250;
-    state.receivedAt = Date.now();
-    if (message.history) state.history = message.history;
-    else Object.assign(state, message);
-    addPoint(message.live);
+    clearTimeout(silent);
+    try {
+      take(JSON.parse(text), since);
+      backoffMs = 250;
+    } catch (error) {
+      console.error(error); // the state stays as old as it is
+    }
     draw();
+    request();
   };
   socket.onclose = ({ code }) => {
+    clearTimeout(silent);
     if (code === 4401) location.replace("/login");
     setTimeout(connect, backoffMs);
     backoffMs = Math.min(5000, backoffMs * 2);
@@ -245,6 +203,7 @@ function connect() {
 
 document.documentElement.dataset.theme = localStorage.getItem("qts-theme") ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
 setLanguage(language());
+draw();
 state.me = await call("/api/me");
 state.sla = state.me.sla;
 push.subscription().then((current) => (state.subscription = current));

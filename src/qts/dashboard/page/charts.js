@@ -3,7 +3,9 @@ import { clock, h, number } from "./dom.js";
 
 const WIDTH = 640;
 
-const path = (points) => points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+// A line through the points, which begins again at each that `starts`; one between two gaps is a dot.
+const path = (points, starts = () => false) =>
+  points.map(([x, y], at) => (at && !starts(at) ? `L${x.toFixed(1)} ${y.toFixed(1)}` : `M${x.toFixed(1)} ${y.toFixed(1)}h.01`)).join("");
 
 function scale(values, height, pad) {
   let low = Math.min(...values);
@@ -12,8 +14,8 @@ function scale(values, height, pad) {
   return { low, high, y: (value) => height - pad - ((value - low) / (high - low)) * (height - 2 * pad) };
 }
 
-// `series`: [{name, kind, values}], all as long as `times`.
-export function lines(times, series, { height = 150, digits = 0 } = {}) {
+// `series`: [{name, kind, values}], all as long as `times`. A line is broken where more than `gap` seconds are missing.
+export function lines(times, series, { height = 150, digits = 0, gap = Infinity, label = clock } = {}) {
   const all = series.flatMap((each) => each.values).filter(Number.isFinite);
   if (times.length < 2 || !all.length) return h("p", { class: "dim chart-empty" }, "…");
   const { low, high, y } = scale(all, height, 14);
@@ -26,9 +28,9 @@ export function lines(times, series, { height = 150, digits = 0 } = {}) {
       h("g", {}, h("line", { class: "grid", x1: 4, x2: WIDTH - 66, y1: y(value), y2: y(value) }),
         h("text", { class: "axis", x: WIDTH - 60, y: y(value) + 4 }, number(value, digits)))),
     series.map(({ kind, values }) =>
-      h("path", { class: `stroke ${kind}`, d: path(times.map((time, at) => [x(time), y(values[at])])) })),
-    h("text", { class: "axis", x: 4, y: height - 1 }, clock(times[0])),
-    h("text", { class: "axis end", x: WIDTH - 66, y: height - 1 }, clock(times.at(-1))),
+      h("path", { class: `stroke ${kind}`, d: path(times.map((time, at) => [x(time), y(values[at])]), (at) => times[at] - times[at - 1] > gap) })),
+    h("text", { class: "axis", x: 4, y: height - 1 }, label(times[0])),
+    h("text", { class: "axis end", x: WIDTH - 66, y: height - 1 }, label(times.at(-1))),
     series.length > 1 && series.map(({ name, kind }, at) =>
       h("text", { class: `legend ${kind}`, x: 8 + at * 46, y: 11 }, name)),
   );

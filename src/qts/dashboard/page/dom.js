@@ -59,7 +59,10 @@ export const quantity = (value) =>
   Number(value).toLocaleString("en-US", { maximumFractionDigits: 8 });
 export const share = (value) => (value === null || value === undefined ? "–" : `${number(value * 100, 1)} %`);
 export const ms = (value) => number(value, value < 10 ? 2 : value < 100 ? 1 : 0);
+export const signedShare = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${number(value * 100, 2)} %`);
 export const signed = (value) => (Number(value) > 0 ? "+" : "") + number(value);
+export const won = (value) => (value === null || value === undefined ? "–" : `₩${number(value)}`);
+export const signedWon = (value) => (value === null || value === undefined ? "–" : `${Number(value) > 0 ? "+" : Number(value) < 0 ? "−" : ""}₩${number(Math.abs(value))}`);
 export const tone = (value) => (Number(value) > 0 ? "good" : Number(value) < 0 ? "bad" : "");
 export const moment = (value) => {
   if (!value) return "–";
@@ -71,6 +74,7 @@ export const clock = (value) => {
   const date = typeof value === "number" ? new Date(value * 1000) : new Date(value);
   return date.toLocaleTimeString("en-GB", { hour12: false });
 };
+export const day = (value) => new Date(value * 1000).toLocaleDateString(language() === "ko" ? "ko-KR" : "en-GB");
 export const short = (id) => String(id ?? "–").slice(0, 8);
 
 export function table(heads, rows, empty = "–") {

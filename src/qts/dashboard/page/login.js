@@ -2,27 +2,35 @@
 const message = document.getElementById("message");
 const field = document.getElementById("token");
 
-async function login(token) {
-  const reply = await fetch("/login", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ token }),
-  });
-  if (reply.ok) {
-    location.replace("/");
-    return;
+async function login(text) {
+  const token = text.slice(text.indexOf("#") + 1).trim(); // of a token, or of a whole link
+  try {
+    const reply = await fetch("/login", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ token }),
+    });
+    if (reply.ok) {
+      location.replace("/");
+      return;
+    }
+    message.textContent = (await reply.json()).error;
+  } catch {
+    message.textContent = "no connection to QTS";
   }
-  message.textContent = (await reply.json()).error;
   message.className = "bad";
 }
 
-document.getElementById("enter").addEventListener("click", () => login(field.value.trim()));
-field.addEventListener("keydown", (event) => {
-  if (event.key === "Enter") login(field.value.trim());
-});
-
-const token = location.hash.slice(1);
-if (token) {
+async function followLink() {
+  const token = location.hash.slice(1);
+  if (!token) return;
   history.replaceState(null, "", "/login");
   await login(token);
 }
+
+document.getElementById("enter").addEventListener("click", () => login(field.value));
+field.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") login(field.value);
+});
+window.addEventListener("hashchange", followLink); // a link pasted on this page changes only its #
+await followLink();

@@ -2,10 +2,13 @@
 import { lines } from "./charts.js";
 import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table, tone } from "./dom.js";
 import { isSupported } from "./push.js";
+import { nameOf } from "./names.js";
+import { may } from "./state.js";
 import { t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
-const idle = (title) => card(title, h("p", { class: "dim" }, t("not_running_text")));
+// Without a status there are no figures; the sentence says why, as far as it is known.
+const idle = (title, { now }) => card(title, h("p", { class: "dim" }, now.text));
 
 // The SLA has no p99.9; it is compared with the allowed maximum.
 const compared = (lane, part, span, sla) => {
@@ -17,6 +20,7 @@ const compared = (lane, part, span, sla) => {
 const statusOf = (lane) => (lane.paused ? "PAUSED" : { NORMAL: "OK" }[lane.pressure] ?? lane.pressure);
 
 export const events = {
+  from: "run",
   path: () => "events",
   draw(state, data) {
     const { live, history, sla } = state;
@@ -24,8 +28,8 @@ export const events = {
       table(["#", t("at"), t("type"), t("handler"), t("error"), t("status"), ""],
         (data?.dead_letters ?? []).map((each) =>
           row([each.number, moment(each.died_at), `P${each.priority} ${each.event_type}`, each.handler, each.error, chip(each.state),
-            each.state === "dead" ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
-    if (!live) return h("div", { class: "grid" }, idle(t("event_system_status")), letters);
+            each.state === "dead" && may("trade") ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
+    if (!live) return h("div", { class: "grid" }, idle(t("event_system_status"), state), letters);
     const { lanes } = live.events;
     const series = (first) => LANES.map((name, at) => ({ name, kind: "abcd"[at], values: history.map((point) => point[first + at]) }));
     const times = history.map((point) => point[0]);
@@ -43,16 +47,24 @@ export const events = {
           ` · GIL p99 ${ms(live.events.gil_wait.p99)} ms`)),
       card(t("latency_p99"), lines(times, series(3), { digits: 1 })),
       card(t("rates"), lines(times, series(7))),
-      card(t("drops_by_symbol"), table([t("type"), t("symbol"), right("#")], drops.map(([kind, key, count]) => row([kind, key, n(number(count))])), t("no_drops"))),
+      card(t("drops_by_symbol"), table([t("type"), t("symbol"), right("#")], drops.map(([kind, key, count]) => row([kind, [key, nameOf(key)].filter(Boolean).join(" "), n(number(count))])), t("no_drops"))),
       letters);
   },
 };
 
 export const feed = {
+  from: "run",
   path: () => null,
-  draw({ live }) {
-    const status = live?.feed;
-    if (!status) return idle(t("feed"));
+  draw(state) {
+    const { live } = state;
+    if (!live?.feed) return idle(t("feed"), state);
+    const venues = live.venues ?? [];
+    if (venues.length < 2) return feedOf(live.feed);
+    return h("div", {}, venues.map((each) => h("section", {}, h("h2", {}, each.venue), feedOf(each.feed))));
+  },
+};
+
+function feedOf(status) {
     const { poller, budget } = status;
     const progress = poller.batches ? poller.position / poller.batches : 0;
     return h("div", { class: "grid" },
@@ -69,29 +81,29 @@ export const feed = {
         row([t("minute"), n(number(budget.used_minute)), n("")]),
         row([t("day"), n(number(budget.used_day)), n(number(budget.left_day))]),
         row([t("refused"), n(number(budget.refused), budget.refused ? "bad" : ""), n("")])])),
-      card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, symbol)) : t("none"))),
+      card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, [symbol, nameOf(symbol)].filter(Boolean).join(" "))) : t("none"))),
       card(t("records"), h("div", { class: "figures" },
         figure(t("records"), number(status.records), status.skipped ? "warn" : "", status.recording), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
         figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(status.symbols_known)))));
-  },
-};
+}
 
 const envelope = (each) => `${each.event_type} · ${each.aggregate_type}/${short(each.aggregate_id)}`;
 
 export const outbox = {
+  from: "tables",
   path: () => "outbox",
-  draw({ live }, data) {
-    const rates = live?.outbox.per_second ?? {};
+  draw({ live, now }, data) {
+    const rates = now.run === "known" ? live.outbox.per_second : {};
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("outbox")),
         table([t("stream"), right(t("pending")), right(t("processing")), right(t("oldest")), right(t("throughput")), right(t("dead")), ""],
           (data?.depths ?? []).map((each) => row([each.stream, n(number(each.pending)), n(number(each.processing)), n(number(each.oldest_pending_s, 1), each.oldest_pending_s > 60 ? "bad" : ""),
-            n(number(rates[each.stream] ?? 0, 1)), n(number(each.dead), each.dead ? "bad" : ""), data.paused.includes(each.stream) ? chip("PAUSED") : ""])))),
+            n(number(rates[each.stream], 1)), n(number(each.dead), each.dead ? "bad" : ""), data.paused.includes(each.stream) ? chip("PAUSED") : ""])))),
       h("section", { class: "card wide" }, h("h2", {}, "DEAD"),
         table([t("at"), t("stream"), t("type"), right(t("attempts")), t("error"), ""],
           (data?.dead ?? []).map((each) => row([moment(each.updated_at), each.stream, envelope(each), n(`${each.attempt_count}/${each.max_attempts}`),
             `${each.last_error_code ?? ""} ${each.last_error_message ?? ""}`,
-            button(t("requeue"), "requeue", { "data-event": each.event_id, "data-unknown": each.last_error_code === "UNKNOWN" ? "1" : "" })],
+            may("trade") && button(t("requeue"), "requeue", { "data-event": each.event_id, "data-unknown": each.last_error_code === "UNKNOWN" ? "1" : "" })],
             { class: each.last_error_code === "UNKNOWN" ? "unknown" : "" })), t("none"))),
       h("section", { class: "card wide" }, h("h2", {}, t("latest")),
         table([t("at"), t("stream"), t("type"), t("status"), right(t("attempts"))],
@@ -100,10 +112,11 @@ export const outbox = {
 };
 
 export const cache = {
+  from: "run",
   path: () => null,
-  draw({ live }) {
-    const status = live?.cache;
-    if (!status) return idle(t("cache"));
+  draw(state) {
+    const status = state.live?.cache;
+    if (!status) return idle(t("cache"), state);
     const { queue, server } = status;
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("cache")),
@@ -127,6 +140,7 @@ const micros = (value) => number(value, value < 10 ? 2 : value < 100 ? 1 : 0);
 const PARTS = { p50: "p50", p90: "p90", p95: "p95", p99: "p99", p99_9: "p99.9", max: "max" };
 
 export const router = {
+  from: "tables",
   path: () => "router",
   draw(_state, data) {
     const report = data?.route;
@@ -170,6 +184,7 @@ const result = (job) => {
 };
 
 export const backtests = {
+  from: "tables",
   path: (id) => (id ? `backtest?id=${encodeURIComponent(id)}` : "backtests"),
   draw(_state, data, id) {
     if (id && data?.job) return data.job.result ? result(data.job) : card(data.job.status, h("p", {}, data.job.error || "…"));
@@ -185,7 +200,7 @@ export const backtests = {
 const browsers = ({ me, subscription }, data) => {
   const reason = !me?.push_key ? t("push_no_key") : !isSupported() ? t("push_unsupported") : null;
   return card(t("push"),
-    reason ? h("p", { class: "dim" }, reason)
+    reason ? h("p", { class: "dim" }, reason) : !may("trade") ? null
       : h("div", { class: "buttons" }, subscription ? button(t("unsubscribe"), "unsubscribe", { id: "unsubscribe" }) : button(t("subscribe"), "subscribe", { id: "subscribe" })),
     table([t("browser"), t("at"), t("status")], (data?.browsers ?? []).map((each) =>
       row([h("code", {}, each.endpoint_hash), moment(each.created_at), each.disabled_at ? chip(t("ended")) : chip("OK")])), t("none")));
@@ -203,6 +218,6 @@ export const settings = {
       browsers(state, data),
       h("section", { class: "card wide" }, h("h2", {}, t("actions")),
         table([t("at"), t("actor"), t("action"), "", t("outcome"), ""],
-          (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, each.target, chip(each.outcome), each.message])), t("none"))));
+          (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, [each.target, each.detail.reason].filter(Boolean).join(" · "), chip(each.outcome), each.message])), t("none"))));
   },
 };

@@ -46,7 +46,7 @@ class Top(App[None]):
     """Live status, refreshed four times a second; its only action is to stop trading."""
 
     CSS = """
-    #banner { height: 2; background: $success-darken-2; color: $text; }
+    #banner { height: auto; max-height: 5; background: $success-darken-2; color: $text; }
     #banner.trouble { background: $error; }
     #lanes { height: 5; }
     TabbedContent { height: 1fr; }
@@ -118,8 +118,7 @@ class Top(App[None]):
         tabs.active = names[(names.index(tabs.active) + step) % len(names)]
 
     def action_kill(self) -> None:
-        live = self.snapshot.live
-        if live is not None and not live.safety.trading:
+        if "kill_switch" in self.snapshot.verdict.codes:
             self.notify("Trading is stopped already; qts kill off allows it again.")
             return
         self.push_screen(ConfirmDialog(), self._on_confirm)

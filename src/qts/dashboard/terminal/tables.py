@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from qts.dashboard.live_status import LiveStatus
+from qts.dashboard.live_status import LiveStatus, VenueStatus
 from qts.dashboard.terminal.source import TerminalSnapshot
 from qts.domain import AccountKey
+from qts.feed import FeedStatus
 from qts.orders import OrderRow
 
 Row = tuple[str, ...]
@@ -25,36 +26,55 @@ WIDTH = 80
 def rows_of(name: str, snapshot: TerminalSnapshot) -> list[Row]:
     """Return the rows of one of TABLES."""
     if name == "Orders":
-        return [_order(order) for order in snapshot.orders]
+        venues = {each.account: each.venue for each in _venues(snapshot.live)}
+        return [_order(order, venues.get(order.account, "")) for order in snapshot.orders]
     if snapshot.live is None:
         return []
     rows = {"Positions": positions, "Feed": feed, "Alerts": alerts}[name](snapshot.live)
     return list(rows)
 
 
-def banner(snapshot: TerminalSnapshot) -> tuple[str, str]:
-    """Return two lines: the safety state, and the account."""
-    live = snapshot.live
+def banner(snapshot: TerminalSnapshot) -> tuple[str, str, str]:
+    """Return three lines: the safety state, the account, and whether QTS trades."""
+    live, sentence = snapshot.live, snapshot.verdict.en
     if live is None:
-        return f"QTS  {snapshot.trouble}"[:WIDTH], ""
+        return f"QTS  {snapshot.trouble}".strip()[:WIDTH], "", sentence
     safety, account = live.safety, live.money
-    switch = "" if safety.trading else "  STOPPED"
+    switch = "  STOPPED" if snapshot.verdict.state == "stopped" else ""
     reason = " ".join(part for part in (safety.code or "", safety.message) if part)
-    suspended = f"  {safety.suspended}" if safety.suspended else ""
     clock = f"  clock {safety.clock_skew_s:+.1f} s" if abs(safety.clock_skew_s or 0) > 0.5 else ""
-    where = f"{live.mode.upper()} on {AccountKey(live.broker, live.account).short}{clock}"
-    first = f"{safety.state}{switch}  {where}  {reason}{suspended}"
+    where = f"{live.label} on {_accounts(live)}{clock}"
+    old = f"{snapshot.trouble}  " if snapshot.trouble else ""
+    first = f"{old}{safety.state}{switch}  {where}  {reason}"
     second = (
         f"equity {account.equity:,.0f}  today {account.realised_today:+,.0f}"
         f"  open {account.unrealised:+,.0f}  orders {account.orders_today:,}  ticks {live.ticks:,}"
     )
-    return first.strip()[:WIDTH], second[:WIDTH]
+    return first.strip()[:WIDTH], second[:WIDTH], sentence
+
+
+def _venues(live: LiveStatus | None) -> list[VenueStatus]:
+    """Return the venues of a run on several; none of a run on one."""
+    return live.venues if live is not None and len(live.venues) > 1 else []
+
+
+def _accounts(live: LiveStatus) -> str:
+    """Return the account; of several the venue of each, and its state where it is not NORMAL."""
+    if not _venues(live):
+        return AccountKey(live.broker, live.account).short
+    return ", ".join(
+        f"{each.venue} {'' if each.safety.state == 'NORMAL' else each.safety.state}"
+        f"{'' if each.safety.trading else ' STOPPED'}".rstrip()
+        for each in live.venues
+    )
 
 
 def is_normal(snapshot: TerminalSnapshot) -> bool:
-    """Return whether trading is allowed and the state is NORMAL."""
+    """Return whether QTS trades, and the state is NORMAL and recent."""
     live = snapshot.live
-    return live is not None and live.safety.state == "NORMAL" and live.safety.trading
+    if live is None or snapshot.trouble:
+        return False
+    return live.safety.state == "NORMAL" and snapshot.verdict.state == "trading"
 
 
 def lanes(live: LiveStatus) -> Iterator[Row]:
@@ -75,8 +95,9 @@ def lanes(live: LiveStatus) -> Iterator[Row]:
 
 def positions(live: LiveStatus) -> Iterator[Row]:
     for position in sorted(live.positions, key=lambda each: each.symbol):
+        where = f"{position.venue} " if _venues(live) else ""
         yield (
-            position.symbol,
+            f"{where}{position.symbol} {position.name}".rstrip(),
             _number(position.quantity),
             f"{position.average_price:,.2f}",
             f"{position.price:,.2f}",
@@ -87,10 +108,17 @@ def positions(live: LiveStatus) -> Iterator[Row]:
 
 
 def feed(live: LiveStatus) -> Iterator[Row]:
-    state = live.feed
-    if state is None:
+    several = _venues(live)
+    for each in several:
+        yield (each.venue, f"{each.ticks:,} ticks")
+        yield from _feed(each.feed)
+    if not several and live.feed is None:
         yield ("feed", "none")
-        return
+    elif not several and live.feed is not None:
+        yield from _feed(live.feed)
+
+
+def _feed(state: FeedStatus) -> Iterator[Row]:
     poller, budget = state.poller, state.budget
     yield ("market", "open" if poller.open else "closed")
     yield (
@@ -132,10 +160,10 @@ def _table(headings: Row, rows: list[Row]) -> str:
     )
 
 
-def _order(order: OrderRow) -> Row:
+def _order(order: OrderRow, venue: str) -> Row:
     return (
         _time(order.created_at),
-        order.symbol,
+        f"{venue} {order.symbol} {order.name}".strip(),
         order.side,
         _number(order.quantity),
         order.attempt_state or order.status,
