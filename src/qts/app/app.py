@@ -13,21 +13,32 @@ import msgspec
 import uvloop
 from msgspec.structs import replace
 
+import qts
 from qts import telemetry
+from qts.app.account import AccountSettings
+from qts.app.account_configs import account_configs, check_venues
 from qts.app.dashboard_process import DashboardProcess
+from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
-from qts.app.servers import cache_url, database_url, describe_servers, resolve_home, start_servers
+from qts.app.servers import (
+    ServerInfo,
+    cache_url,
+    database_url,
+    describe_servers,
+    resolve_home,
+    start_servers,
+)
 from qts.app.simulated_venue import (
     SimulatedVenue,
+    account_of,
     refuse_stale_positions,
-    run_account,
     uses_simulated_venue,
 )
-from qts.app.summary import RunSummary, ServerInfo, TradingSummary
+from qts.app.summary import RunSummary, TradingSummary
 from qts.app.supervision import SystemdListener, ping_watchdog
 from qts.app.trading import TradingSystem
-from qts.app.venue import check_venue
-from qts.brokers import AccountLock
+from qts.app.venue import ChosenVenue
+from qts.brokers import AccountLock, require_rehearsal
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import AccountKey, Clock, RefusedError, SystemClock
@@ -66,13 +77,22 @@ def build_app(config: Config, clock: Clock | None = None) -> App:
 
 def check(config: Config) -> None:
     """Refuse bad settings before the servers start."""
-    check_venue(config)
-    if config.brokers.mode == "live" and uses_simulated_venue(config):
-        raise RefusedError(
-            f'brokers.mode is "live", and venues.{config.feed.venue} has no key; '
-            'set it, or brokers.mode = "paper" for the simulator'
-        )
-    config.pipeline.check_strategies()
+    check_venues(config)
+    for account in account_configs(config):
+        if account.brokers.mode == "live" and uses_simulated_venue(account):
+            raise RefusedError(
+                f'brokers.mode is "live", and venues.{account.feed.venue_name} has no key; '
+                'set it, or brokers.mode = "paper" for the simulator'
+            )
+    config.strategy_instances()
+
+
+def check_rehearsals(config: Config, home: Home, clock: Clock) -> None:
+    """Refuse live trading with a key that was not rehearsed lately."""
+    for account in account_configs(config):
+        venue, settings, _ = ChosenVenue.of(account)
+        folder = home.path / REHEARSALS
+        require_rehearsal(account.brokers, venue, settings, folder, clock.now(), qts.__version__)
 
 
 class App:
@@ -91,6 +111,7 @@ class App:
         """Run for `seconds`, or until SIGINT or SIGTERM, then stop cleanly."""
         if trade:
             check(self.config)
+            check_rehearsals(self.config, self.home, self._clock)
         try:
             telemetry.configure(self.config.telemetry)
         except OSError as error:
@@ -159,10 +180,9 @@ class App:
         seconds, listener = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
-            lock = await stack.enter_async_context(self._account_lock(database))
-            config, keys = await self._venue_settings(stack, database, lock.key)
-            trading = TradingSystem(config, database, self._clock, lock)
-            await stack.enter_async_context(trading.open(cache_url(config, self.home), keys))
+            config, accounts = await self._accounts(stack, database)
+            trading = TradingSystem(config, database, self._clock, accounts)
+            await stack.enter_async_context(trading.open(cache_url(config, self.home)))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             listener.ready(
                 replace(
@@ -179,23 +199,48 @@ class App:
             await trading.stop()
             return await trading.summary()
 
-    def _account_lock(self, database: Database) -> AccountLock:
-        is_live = self.config.brokers.mode == "live"
-        key, home = run_account(self.config), str(self.home.path)
+    async def _accounts(
+        self, stack: contextlib.AsyncExitStack, database: Database
+    ) -> tuple[Config, list[AccountSettings]]:
+        """Lock every account; return the settings of the run, and of each account."""
+        config = replace(self.config, home=self.home.path)
+        configs = account_configs(config)
+        locks = [
+            await stack.enter_async_context(self._account_lock(database, each)) for each in configs
+        ]
+        accounts: list[AccountSettings] = []
+        for each, lock in zip(configs, locks, strict=True):
+            folder = "simulator" if len(configs) == 1 else f"simulator-{each.feed.venue_name}"
+            if accounts:  # the port of the settings is the first simulator's
+                each = replace(each, simulator=replace(each.simulator, port=0))
+            settings, keys = await self._venue_settings(stack, database, each, lock.key, folder)
+            accounts.append(AccountSettings(settings, lock, keys))
+        if all(uses_simulated_venue(each) for each in configs):
+            config = replace(config, pipeline=SimulatedVenue.pipeline(config))
+        return config, accounts
+
+    def _account_lock(self, database: Database, config: Config) -> AccountLock:
+        is_live = config.brokers.mode == "live"
+        key, home = account_of(config), str(self.home.path)
         return AccountLock(database, key, home, self._clock, is_live=is_live)
 
     async def _venue_settings(
-        self, stack: contextlib.AsyncExitStack, database: Database, key: AccountKey
+        self,
+        stack: contextlib.AsyncExitStack,
+        database: Database,
+        config: Config,
+        key: AccountKey,
+        folder: str,
     ) -> tuple[Config, Path]:
         """Return the settings of the venue, simulated if need be, and the folder of its token."""
-        config = self.config
         if not uses_simulated_venue(config):
             return config, self.home.path
-        takes_orders = config.brokers.broker != "paper"
+        takes_orders = config.brokers.names != ("paper",)
         if takes_orders:
             await refuse_stale_positions(database, key)
+        venue, given = config.feed.venue_name, config.simulator
         simulated = SimulatedVenue(
-            self.home, config.simulator, config.feed.venue, takes_orders=takes_orders
+            self.home, given, venue, takes_orders=takes_orders, folder=folder
         )
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)

@@ -20,24 +20,22 @@ import msgspec
 
 from qts import telemetry
 from qts.app.servers import cache_url, database_url, resolve_home
-from qts.app.simulated_venue import run_account
+from qts.app.simulated_venue import run_accounts
 from qts.cache import CacheConfig
-from qts.cache.redis import RedisStore
 from qts.config import Config, settings_of
 from qts.dashboard import (
     DashboardConfig,
-    DashboardSources,
     Role,
     Tokens,
     address_of,
     bind_socket,
-    serve,
 )
 from qts.database import Database, DatabaseConfig
 from qts.domain import AccountKey, Clock, OperationError, RefusedError, Secret
 from qts.embedded import Home
 from qts.embedded.process import Launch, spawn, stop
 from qts.notify import public_key, read_key
+from qts.outbox import StreamConfig
 
 log = telemetry.logger("app")
 
@@ -57,13 +55,15 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
     database: DatabaseConfig
     cache: CacheConfig
     account: AccountKey
+    streams: dict[str, StreamConfig]
     settings: list[dict[str, Any]]
     push_key: str = ""
     fd: int | None = None  # the listening socket
+    others: tuple[AccountKey, ...] = ()  # further accounts, of a run on several venues
 
     @classmethod
     def of(cls, config: Config, home: Home, fd: int | None = None) -> Self:
-        account = run_account(config)
+        account, *others = run_accounts(config).values()
         cache = msgspec.structs.replace(
             config.cache.of_account(account.account),
             url=cache_url(config, home),
@@ -79,9 +79,11 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
             ),
             cache=cache,
             account=account,
+            streams=config.outbox.streams,
             settings=effective_settings(config),
             push_key=_push_key(config),
             fd=fd,
+            others=tuple(others),
         )
 
     def encode(self) -> bytes:
@@ -107,14 +109,18 @@ def effective_settings(config: Config) -> list[dict[str, Any]]:
             "description": setting.description,
             "allowed": setting.allowed,
         }
-        for setting in settings_of()
+        for setting in settings_of(config)
     ]
 
 
 async def serve_dashboard(
     launch: DashboardLaunch, ready: asyncio.Future[str] | None = None
 ) -> None:
-    """Serve until cancelled; `ready` gets the address."""
+    """Serve until cancelled or the status cannot be followed; `ready` gets the address."""
+    # Here: a run and `qts dashboard --link` import this module, and do not serve.
+    from qts.cache.redis import RedisStore
+    from qts.dashboard import DashboardSources, serve
+
     tokens = Tokens.of(launch.home)
     config = launch.dashboard
     if launch.fd is not None:
@@ -133,16 +139,19 @@ async def serve_dashboard(
             store=store,
             cache=launch.cache,
             account=launch.account,
+            streams=launch.streams,
             home=launch.home,
             record=launch.record,
             settings=launch.settings,
             push_key=launch.push_key,
+            others=launch.others,
         )
-        await stack.enter_async_context(serve(config, sources, tokens, listening))
+        dashboard = await stack.enter_async_context(serve(config, sources, tokens, listening))
         address = address_of(config, listening)
         if ready is not None:
             ready.set_result(_shown_address(tokens, address, sys.stdout.isatty()))
-        await asyncio.Event().wait()
+        await dashboard.failed.wait()
+        raise OperationError("dashboard: reading the status failed; see the log")
 
 
 def _shown_address(tokens: Tokens, address: str, on_terminal: bool) -> str:

@@ -1,8 +1,9 @@
 """Retention: the end of everything that a run lets grow.
 
     PostgreSQL   account snapshots (thinned), safety log, dashboard actions, notifications, backtest
-                 jobs, replayed dead letters, the outbox's history
-    files        logs of the servers and of child processes, decision journals
+                 jobs, manual commands, alerts, replayed dead letters, the outbox's history,
+                 samples of runs (thinned)
+    files        logs of the servers and of child processes, decision journals, daily reports
 
 Orders, fills and positions are the books of the account and are kept. So are dead letters until an
 operator has decided about them; `everbit_outbox_dead` and `qts ops outbox status` count them.
@@ -14,7 +15,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 from qts import telemetry
@@ -51,14 +52,34 @@ DELETE FROM account_snapshot WHERE id = ANY (ARRAY(
      WHERE place > 1 OR taken_at < clock_timestamp() - $3::interval
      LIMIT $4))
 """
+# Keeps all of the newest, then the last of every day, of each account: the curve of the equity.
+_THIN_SAMPLES = """
+DELETE FROM run_sample WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM (
+        SELECT ctid, taken_at, row_number() OVER (
+                   PARTITION BY broker, account, date_trunc('day', taken_at, 'Asia/Seoul')
+                   ORDER BY taken_at DESC) AS place
+          FROM run_sample
+         WHERE taken_at < clock_timestamp() - $1::interval) AS aged
+     WHERE place > 1 OR taken_at < clock_timestamp() - $2::interval
+     LIMIT $3))
+"""
 _OLD_ROWS = {
     "notification_log": "state <> 'PENDING' AND created_at < clock_timestamp() - $1::interval",
     "backtest_job": "finished_at < clock_timestamp() - $1::interval",
     "event_dead_letter": "replayed_at < clock_timestamp() - $1::interval",
+    "alert": "last_at < clock_timestamp() - $1::interval",
+    "manual_command": "requested_at < clock_timestamp() - $1::interval",
 }
 # Logs that are written once: this function alone may delete from them, and records that it did.
 _RETAIN_LOG = "SELECT retain_log($1, $2, $3)"
-_KEYS = {"notification_log": "id", "backtest_job": "job_id", "event_dead_letter": "number"}
+_KEYS = {
+    "notification_log": "id",
+    "backtest_job": "job_id",
+    "event_dead_letter": "number",
+    "alert": "id",
+    "manual_command": "id",
+}
 
 
 class Retention:
@@ -95,6 +116,13 @@ class Retention:
                 timedelta(days=config.snapshots_5min_days),
                 timedelta(days=config.snapshots_daily_days),
             )
+        async with _log_errors("run_sample"):
+            counts["run_sample"] = await self._delete(
+                "run_sample",
+                _THIN_SAMPLES,
+                timedelta(days=config.samples_days),
+                timedelta(days=config.snapshots_daily_days),
+            )
         for table, days in days_by_table(self._config).items():
             async with _log_errors(table):
                 counts[table] = await self._delete(table, _statement(table), timedelta(days=days))
@@ -109,6 +137,11 @@ class Retention:
                 counts["journals"] = await asyncio.to_thread(
                     prune_journals, folder, config, self._clock.now().timestamp()
                 )
+        async with _log_errors("reports"):
+            folder, today = self._home.path / "reports", self._clock.now().date()
+            counts["reports"] = await asyncio.to_thread(
+                prune_reports, folder, today - timedelta(days=config.reports_days)
+            )
         if any(counts.values()):
             log.info("old data deleted", **{name: n for name, n in counts.items() if n})
         return counts
@@ -155,6 +188,8 @@ def days_by_table(settings: Config) -> dict[str, int]:
         "notification_log": max(config.notifications_days, settings.outbox.keep_days),
         "backtest_job": config.backtest_jobs_days,
         "event_dead_letter": config.replayed_letters_days,
+        "alert": config.actions_days,
+        "manual_command": config.actions_days,
     }
 
 
@@ -179,6 +214,18 @@ def prune_journals(folder: Path, config: RetentionConfig, now_s: float) -> int:
         path
         for (path, stat), size in list(zip(files, sizes, strict=True))[1:]
         if now_s - stat.st_mtime > age_s or size > limit_bytes
+    ]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return len(old)
+
+
+def prune_reports(folder: Path, before: date) -> int:
+    """Delete the daily reports of days before this one; return how many files."""
+    old = [
+        path
+        for path in folder.glob("????-??-??.*")
+        if path.suffix in (".html", ".json") and path.stem < before.isoformat()
     ]
     for path in old:
         path.unlink(missing_ok=True)

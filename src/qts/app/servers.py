@@ -6,17 +6,31 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
-from redis.asyncio import Redis
 
-from qts.app.summary import ServerInfo
 from qts.cache import CacheConfig
-from qts.cache.redis import RedisStore, connect
 from qts.config import Config
 from qts.database import Database
 from qts.domain import Secret, UnreachableError
 from qts.embedded import EmbeddedServers, Home, default_home
+
+# The client of Redis takes a fifth of a second to import; most commands only open the database.
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from qts.cache.redis import RedisStore
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """A server of the run, as shown to the operator."""
+
+    name: str
+    version: str
+    where: str
+    pid: int | None  # None where the settings name the server
 
 
 def database_url(config: Config, home: Home) -> Secret:
@@ -44,6 +58,8 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 @contextlib.asynccontextmanager
 async def open_store(config: Config) -> AsyncIterator[RedisStore]:
     """Open the cache for one command: from the settings, or of a running QTS."""
+    from qts.cache.redis import RedisStore
+
     home = resolve_home(config)
     if config.cache.url is None and home.holder() is None:
         raise UnreachableError(
@@ -88,6 +104,8 @@ async def describe_servers(
     servers: EmbeddedServers, database: Database, cache_url: Secret, config: CacheConfig
 ) -> list[ServerInfo]:
     """Return version and address of both servers, after both have answered."""
+    from qts.cache.redis import connect
+
     pids = {server["name"]: server["pid"] for server in servers.describe()}
     ping = await database.ping()
     cache = await connect(cache_url, _with_longer_timeouts(config))

@@ -10,25 +10,28 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 
-import msgspec
+from msgspec.structs import replace
 
-from qts.brokers import account_key
+from qts.app.account_configs import account_configs
+from qts.brokers import (
+    SimulatorOptions,
+    VenueSimulator,
+    account_key,
+    venue_of,
+    venue_settings,
+)
 from qts.config import Config
 from qts.config.schema import SimulatorConfig
 from qts.database import Database
-from qts.domain import AccountKey, RefusedError, Secret, ServerFailedError
+from qts.domain import AccountKey, RefusedError, ServerFailedError
 from qts.embedded import Home
 from qts.embedded.process import Launch, spawn, stop
 from qts.feed import FeedConfig
 from qts.pipeline import PipelineConfig
-from qts.simulators import KisKey, UpbitKey
-from qts.venues import KisConfig, RateLimitConfig, UpbitConfig
 
 START_TIMEOUT_S = 30.0
-UPBIT_MARKETS = 200  # the most that one request takes
-_PER_SECOND, _PER_MINUTE, _PER_DAY = 18, 1000, 1_000_000
 _PARAMS = (
     "surge_breakout.window=3",
     "surge_breakout.margin=0.004",
@@ -46,24 +49,43 @@ _FOUND = re.compile(r"(http://\S+) +(ws://\S+)")
 
 
 def uses_simulated_venue(config: Config) -> bool:
-    """Return whether the settings name neither key nor host; Upbit's quotes need `enabled` off."""
-    kis, upbit = config.venues.kis, config.venues.upbit
+    """Return whether the settings of an account name neither key nor host, and it can be simulated.
+
+    Upbit's quotes, which need no key, come from Upbit with `enabled` off.
+    """
     if not config.simulator.enabled:
         return False
-    if config.feed.venue == "upbit":
-        return upbit.access_key is None and upbit.url == UpbitConfig().url
-    return kis.app_key is None and kis.url is None
+    venue = venue_of(config.feed.venue_name)
+    settings = venue_settings(config.venues, venue)
+    return venue.simulator is not None and venue.simulator.is_needed(settings)
+
+
+def is_simulated(config: Config) -> bool:
+    """Return whether the prices are a simulator's: its keys are valid nowhere else."""
+    venue = venue_of(config.feed.venue_name)
+    settings = venue_settings(config.venues, venue)
+    return venue.simulator is not None and venue.simulator.is_used(settings)
+
+
+def run_accounts(config: Config) -> dict[str, AccountKey]:
+    """Return the accounts that a run with these settings trades, by venue, simulated or not."""
+    configs = account_configs(config)
+    return {each.feed.venue_name: account_of(each) for each in configs}
 
 
 def run_account(config: Config) -> AccountKey:
-    """Return the account that a run with these settings trades, simulated or not."""
+    """Return the only account of a run with these settings, or its first."""
+    return next(iter(run_accounts(config).values()))
+
+
+def account_of(config: Config) -> AccountKey:
+    """Return the account that settings of one venue name."""
     venues = config.venues
-    if uses_simulated_venue(config):
-        venues = msgspec.structs.replace(
-            venues,
-            kis=msgspec.structs.replace(venues.kis, url=_LOCAL, account=Secret(KisKey().account)),
-            upbit=msgspec.structs.replace(venues.upbit, url=_LOCAL),
-        )
+    venue = venue_of(config.feed.venue_name)
+    if venue.simulator is not None and uses_simulated_venue(config):
+        table = venue_settings(venues, venue)
+        simulated = venue.simulator.settings(table, _LOCAL, _LOCAL, own_limits=False)
+        venues = replace(venues, **{venue.name: simulated})
     return account_key(config.brokers, venues)
 
 
@@ -83,14 +105,20 @@ class SimulatedVenue:
         self,
         home: Home,
         config: SimulatorConfig,
-        venue: Literal["kis", "upbit"] = "kis",
+        venue: str = "kis",
         *,
         takes_orders: bool = False,
+        folder: str = "simulator",
     ) -> None:
+        simulator = venue_of(venue).simulator
+        if simulator is None:
+            raise RefusedError(f"venue {venue} has no simulator")
+        self._simulator: VenueSimulator[Any] = simulator
         self._home = home
         # Orders are dated by the simulator's clock, and searched for by ours.
-        self._config = msgspec.structs.replace(config, speed=1.0) if takes_orders else config
+        self._config = replace(config, speed=1.0) if takes_orders else config
         self._venue = venue
+        self._folder = folder
         self._takes_orders = takes_orders
         self._process: subprocess.Popen[bytes] | None = None
         self.url = self.stream_url = ""
@@ -100,14 +128,15 @@ class SimulatedVenue:
         return self._process.pid if self._process else None
 
     def __enter__(self) -> Self:
-        log = self._home.log / "simulator.log"
+        log = self._home.log / f"{self._folder}.log"
         log.write_bytes(b"")
         shutil.rmtree(self.keys, ignore_errors=True)
         self.keys.mkdir(mode=0o700)
-        argv = [sys.executable, "-m", "qts", "simulate", self._venue]
-        argv += [word for option in self._options().items() for word in map(str, option)]
-        if self._takes_orders and self._venue == "kis":
-            argv.append("--always-open")
+        config = self._config
+        options = SimulatorOptions(
+            config.port, config.seed, config.speed, config.symbols, self._takes_orders
+        )
+        argv = [sys.executable, *self._simulator.command(options)]
         self._process = spawn(Launch(argv=argv, log=log, death_signal=signal.SIGKILL))
         try:
             self._wait(log)
@@ -121,71 +150,41 @@ class SimulatedVenue:
             stop(self._process, ((signal.SIGINT, 5.0),))
             self._process = None
 
-    def _options(self) -> dict[str, object]:
-        config = self._config
-        options = {"--port": config.port, "--seed": config.seed, "--speed": config.speed}
-        if self._venue == "upbit":
-            return {**options, "--symbols": min(config.symbols, UPBIT_MARKETS)}
-        limits = f"{_PER_SECOND}/{_PER_MINUTE}/{_PER_DAY}"
-        return {**options, "--symbols": config.symbols, "--limits": limits}
-
     def settings(self, other: Config) -> Config:
         """Return `other` with the venue, feed and strategies of this simulator."""
-        venues = other.venues
-        return msgspec.structs.replace(
+        table = self.venue_settings(getattr(other.venues, self._venue), own_limits=True)
+        return replace(
             other,
-            venues=msgspec.structs.replace(venues, upbit=self.upbit(venues.upbit))
-            if self._venue == "upbit"
-            else msgspec.structs.replace(venues, kis=self.kis(venues.kis)),
+            venues=replace(other.venues, **{self._venue: table}),
             feed=self.feed(other.feed),
-            pipeline=self.pipeline(other.pipeline),
+            pipeline=self.pipeline(other),
         )
 
-    def upbit(self, other: UpbitConfig) -> UpbitConfig:
-        key = UpbitKey()
-        return msgspec.structs.replace(
-            other,
-            access_key=Secret(key.access_key),
-            secret_key=Secret(key.secret_key),
-            url=self.url,
-            stream_url=f"{self.stream_url}/websocket/v1",
-        )
-
-    def kis(self, other: KisConfig) -> KisConfig:
-        key = KisKey()
-        return msgspec.structs.replace(
-            other,
-            app_key=Secret(key.app_key),
-            app_secret=Secret(key.app_secret),
-            account=Secret(key.account),
-            hts_id=Secret(key.hts_id),
-            url=self.url,
-            stream_url=self.stream_url,
-            limits=RateLimitConfig(
-                per_second=_PER_SECOND, per_minute=_PER_MINUTE, per_day=_PER_DAY
-            ),
-        )
+    def venue_settings(self, table: Any, *, own_limits: bool) -> Any:
+        """Return the table of the venue, with the keys and addresses of this simulator."""
+        return self._simulator.settings(table, self.url, self.stream_url, own_limits=own_limits)
 
     def feed(self, other: FeedConfig) -> FeedConfig:
         """Return feed settings for all symbols of the simulator, open at any time."""
         with urllib.request.urlopen(f"{self.url}/_control/symbols", timeout=10) as reply:  # noqa: S310 - our own child
             symbols = reply.read()
-        path: Path = self._home.path / "simulator.symbols"
+        path: Path = self._home.path / f"{self._folder}.symbols"
         path.write_bytes(symbols)
-        return msgspec.structs.replace(
+        return replace(
             other,
             symbols=path,
             always_open=True,
-            interval_s=None if self._venue == "upbit" else self._config.scan_s,
+            interval_s=self._config.scan_s if self._simulator.own_scan else None,
             record_dir=other.record_dir or self._home.path / "record",
         )
 
     @staticmethod
-    def pipeline(other: PipelineConfig) -> PipelineConfig:
+    def pipeline(config: Config) -> PipelineConfig:
         """Return the built-in strategies with short windows, unless others are set."""
-        if other.strategies:
+        other = config.pipeline
+        if other.strategies or config.strategy:
             return other
-        return msgspec.structs.replace(
+        return replace(
             other,
             strategies=(
                 "qts.strategies:SurgeBreakout",
@@ -198,7 +197,7 @@ class SimulatedVenue:
     @property
     def keys(self) -> Path:
         """Folder of the token and the usage log; removed at every start."""
-        return self._home.path / "simulator"
+        return self._home.path / self._folder
 
     def _wait(self, log: Path) -> None:
         end = time.monotonic() + START_TIMEOUT_S

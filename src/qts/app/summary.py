@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from qts.app.servers import ServerInfo
 from qts.database import Database
-from qts.domain import AccountKey
-from qts.orders import load_baseline
+from qts.domain import AccountKey, OperationError
+from qts.orders import (
+    OrderLatency,
+    StrategyProfit,
+    add_up,
+    load_baseline,
+    load_owned_fills,
+    merged_profits,
+    order_latency,
+    strategy_profits,
+)
+from qts.pipeline import held_by
+from qts.pipeline.warm_up import describe_warm_up
 from qts.risk import SafetyState
 
 if TYPE_CHECKING:
+    from qts.app.account import TradingAccount
     from qts.app.trading import TradingSystem
     from qts.events import LaneStatus
     from qts.pipeline import StrategyRunner
@@ -28,30 +44,18 @@ _ATTEMPTS = (
     "SELECT status, count(*) FROM order_attempt WHERE created_at >= $1"
     " AND broker = $2 AND account = $3 GROUP BY status ORDER BY 1"
 )
-_TICK_TO_ORDER = (
-    "SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP"
-    " (ORDER BY extract(epoch FROM a.sent_at - s.decided_at) * 1000), count(*)"
-    " FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id"
-    " JOIN signal s ON s.id = i.signal_id WHERE a.sent_at >= $1 AND a.attempt_no = 1"
-    " AND a.broker = $2 AND a.account = $3"
-)
 _REALISED = (
     "SELECT COALESCE(sum(realised_pnl - fee), 0) FROM fill WHERE received_at >= $1"
     " AND broker = $2 AND account = $3"
 )
+_ORDERS = (
+    "SELECT strategy_key, count(*) FROM order_intent WHERE created_at >= $1"
+    " AND broker = $2 AND account = $3 GROUP BY strategy_key"
+)
 _OUTBOX = (
     "SELECT stream, status, count(*) FROM outbox_event_all WHERE created_at >= $1"
-    " AND account IN ('', $2) GROUP BY stream, status"
+    " AND (account = '' OR account = ANY($2::text[])) GROUP BY stream, status"
 )
-
-
-class ServerInfo(msgspec.Struct, frozen=True):
-    """A server of the run, as shown to the operator."""
-
-    name: str
-    version: str
-    where: str
-    pid: int | None  # None where the settings name the server
 
 
 class LaneSummary(msgspec.Struct, frozen=True):
@@ -63,22 +67,52 @@ class LaneSummary(msgspec.Struct, frozen=True):
     max_ms: float
 
 
-class TickToOrder(msgspec.Struct, frozen=True):
-    """Time from the tick that a strategy decided on to the request of its order."""
+class RouterSummary(msgspec.Struct, frozen=True):
+    """Rows of bars for strategies, one for each bar and strategy that subscribed to it."""
 
-    orders: int
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
+    produced: int
+    delivered: int
 
 
 class StrategySummary(msgspec.Struct, frozen=True):
-    """How a strategy ended; `reason` says why it was disabled."""
+    """How a strategy ended; `reason` says why it was disabled, or how far its warm-up is.
 
-    state: Literal["running", "disabled"]
-    reason: str
+    A name that no strategy of the run has (manual, risk, one of an earlier run) is not running.
+    """
+
+    state: Literal["running", "warming up", "disabled", "not running"]
+    reason: str = ""
+    signals: int = 0
+    errors: int = 0
+    orders: int = 0
+    fills: int = 0
+    refused: int = 0  # proposals' reasons, by PreCheck and gate
+    refusals: dict[str, int] = {}
+    fees: Decimal = Decimal(0)
+    pnl: dict[str, Decimal] = {}  # over all names, realised and unrealised of the account
+    exposure: Decimal = Decimal(0)
+
+
+class VenueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What one account traded at its venue, and whether ledger and broker agree."""
+
+    broker: str
+    account: str
+    ticks: int
     signals: int
-    errors: int
+    intents: int
+    attempts: dict[str, int]
+    fills: int
+    positions: int
+    pnl: dict[str, Decimal]
+    refusals: dict[str, int]
+    precheck_refusals: dict[str, int]
+    safety: str
+    books_agree: bool
+    differences: tuple[str, ...] = ()
+    baseline: dict[str, Decimal] = {}
+    dust: tuple[str, ...] = ()
+    strategies: dict[str, StrategyProfit] = {}
 
 
 class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +121,8 @@ class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["paper", "live"]
     broker: str
     ticks: int
+    bars: int = 0  # closed, of symbols and timeframes that strategies subscribed to
+    router: RouterSummary = RouterSummary(0, 0)
     lanes: dict[str, LaneSummary]
     signals: int
     intents: int
@@ -96,14 +132,16 @@ class TradingSummary(msgspec.Struct, frozen=True, kw_only=True):
     pnl: dict[str, Decimal]
     cache: dict[str, float | None]
     outbox: dict[str, dict[str, int]]
-    tick_to_order: TickToOrder | None
-    refusals: dict[str, int]
+    tick_to_order: OrderLatency | None
+    refusals: dict[str, int]  # by the gate
+    precheck_refusals: dict[str, int] = {}  # before the gate, by what the cache holds
     safety: str
     books_agree: bool
     differences: tuple[str, ...] = ()
     strategies: dict[str, StrategySummary] = {}
     baseline: dict[str, Decimal] = {}  # held before QTS
     dust: tuple[str, ...] = ()  # positions that are too small to be sold
+    venues: dict[str, VenueSummary] = {}
 
     @property
     def failed(self) -> bool:
@@ -130,38 +168,97 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         return flat
 
 
-async def count_orders(database: Database, key: AccountKey, since: datetime) -> dict[str, Any]:
-    """Count signals, intents, attempts, fills and outbox events of an account since then."""
+async def _counts(database: Database, key: AccountKey, since: datetime) -> dict[str, Any]:
+    """Count signals, intents, attempts and fills of an account since then."""
     found: dict[str, Any] = {
         name: await database.fetchval(query + _OWN, since, *key) for name, query in _COUNTS.items()
     }
     rows = await database.fetch(_ATTEMPTS, since, *key)
     found["attempts"] = {row[0]: row[1] for row in rows}
-    outbox: dict[str, dict[str, int]] = {}
-    for row in await database.fetch(_OUTBOX, since, str(key)):
-        stream = outbox.setdefault(row[0], {"done": 0, "pending": 0, "dead": 0})
-        name = {"DONE": "done", "DEAD": "dead"}.get(row[1], "pending")
-        stream[name] += row[2]
-    found["outbox"] = outbox
-    sent = await database.fetchrow(_TICK_TO_ORDER, since, *key)
-    spans = sent[0] if sent else None
-    found["tick_to_order"] = (
-        TickToOrder(sent[1], *(round(float(span), 3) for span in spans)) if sent and spans else None
-    )
     return found
 
 
+async def _outbox(
+    database: Database, keys: Sequence[AccountKey], since: datetime
+) -> dict[str, dict[str, int]]:
+    """Count outbox events since then: of these accounts, and of none."""
+    outbox: dict[str, dict[str, int]] = {}
+    for row in await database.fetch(_OUTBOX, since, [str(key) for key in keys]):
+        stream = outbox.setdefault(row[0], {"done": 0, "pending": 0, "dead": 0})
+        name = {"DONE": "done", "DEAD": "dead"}.get(row[1], "pending")
+        stream[name] += row[2]
+    return outbox
+
+
 async def summarise_trading(trading: TradingSystem) -> TradingSummary:
-    """Summarise a stopped run, after a final reconciliation."""
-    agree, differences = await trading.execution.final_check(trading.began)
-    counts = await count_orders(trading.database, trading.account, trading.began)
-    realised = await trading.database.fetchval(_REALISED, trading.began, *trading.account)
-    portfolio = trading.portfolio
+    """Summarise a stopped run, after a final reconciliation with each broker."""
+    found = await asyncio.gather(*(_summarise(trading, each) for each in trading.accounts))
+    venues = {each.venue: of for each, of in zip(trading.accounts, found, strict=True)}
+    database, began = trading.database, trading.began
+    keys, bars = [each.key for each in trading.accounts], trading.bars.counts
     return TradingSummary(
         mode=trading.config.brokers.mode,
-        broker=trading.broker.name,
-        ticks=trading.ticks.count,
+        broker=", ".join(dict.fromkeys(each.broker for each in found)),
+        bars=bars.bars,
+        router=RouterSummary(bars.produced, bars.delivered),
         lanes={name: _lane(lane) for name, lane in trading.engine.status().lanes.items()},
+        cache=_hit_rates(trading),
+        strategies=_strategies(trading, merged_profits(each.strategies for each in found)),
+        outbox=await _outbox(database, keys, began),
+        tick_to_order=await order_latency(database, keys, began),
+        venues=venues,
+        **_totals(venues),
+    )
+
+
+def _totals(venues: Mapping[str, VenueSummary]) -> dict[str, Any]:
+    """Add the figures of all accounts up; all of them are in won."""
+    found, several = list(venues.values()), len(venues) > 1
+    totals: dict[str, Any] = {
+        name: sum(getattr(each, name) for each in found)
+        for name in ("ticks", "signals", "intents", "fills", "positions")
+    }
+    for name in ("attempts", "refusals", "precheck_refusals", "pnl", "baseline"):
+        total: dict[str, Any] = {}
+        for each in found:
+            for key, value in getattr(each, name).items():
+                total[key] = total.get(key, 0) + value
+        totals[name] = total
+    states = list(SafetyState)
+    totals["safety"] = states[max(states.index(SafetyState(each.safety)) for each in found)]
+    totals["books_agree"] = all(each.books_agree for each in found)
+    totals["differences"] = tuple(
+        f"{venue}: {text}" if several else text
+        for venue, each in venues.items()
+        for text in each.differences
+    )
+    totals["dust"] = tuple(sorted(symbol for each in found for symbol in each.dust))
+    return totals
+
+
+def _hit_rates(trading: TradingSystem) -> dict[str, float | None]:
+    """Return the hit rate of each kind; of several caches the lowest."""
+    rates: dict[str, float | None] = {}
+    for account in trading.accounts:
+        for name, kind in account.cache.status().kinds.items():
+            known = [each for each in (rates.get(name), kind.hit_rate) if each is not None]
+            rates[name] = min(known, default=None)
+    return rates
+
+
+async def _summarise(trading: TradingSystem, account: TradingAccount) -> VenueSummary:
+    """Summarise one account, after a final reconciliation."""
+    database, began = trading.database, trading.began
+    agree, differences = await account.execution.final_check(began)
+    with contextlib.suppress(OperationError):  # the differences say so
+        # The lanes have stopped: what the comparison found comes from the ledger alone.
+        await account.positions.reload(database, account.broker, after_stop=True)
+    realised = await database.fetchval(_REALISED, began, *account.key)
+    portfolio = account.portfolio
+    return VenueSummary(
+        broker=account.broker.name,
+        account=str(account.key),
+        ticks=account.ticks.count,
         positions=len(portfolio.positions),
         pnl={
             name: Decimal(value).quantize(Decimal("0.01"))
@@ -171,21 +268,67 @@ async def summarise_trading(trading: TradingSystem) -> TradingSummary:
                 ("equity", portfolio.equity),
             )
         },
-        cache={name: kind.hit_rate for name, kind in trading.cache.status().kinds.items()},
-        refusals=dict(trading.submitter.refusals),
-        safety=(await trading.fail_safe.now()).state,
+        refusals=dict(account.submitter.refusals),
+        precheck_refusals=dict(account.precheck.refusals),
+        safety=(await account.fail_safe.now()).state,
         books_agree=agree,
         differences=differences,
-        baseline=await load_baseline(trading.database, trading.broker.key),
-        dust=tuple(sorted(trading.micro_risk.parked)),
-        strategies={key: _strategy(runner) for key, runner in trading.runners.items()},
-        **counts,
+        baseline=await load_baseline(database, account.broker.key),
+        dust=tuple(sorted(account.micro_risk.parked)),
+        strategies=await _profits(database, account, began),
+        **await _counts(database, account.key, began),
     )
 
 
-def _strategy(runner: StrategyRunner) -> StrategySummary:
-    state: Literal["running", "disabled"] = "disabled" if runner.stopped else "running"
-    return StrategySummary(state, runner.stopped, runner.signals, runner.errors)
+def warm_up_of(trading: TradingSystem, key: str) -> str:
+    """Return how far the warm-up of a strategy is: `37 of 120 series`; empty when it is done."""
+    return describe_warm_up(trading.runners[key].warm_up, trading.bars.subscriptions.get(key))
+
+
+async def _profits(
+    database: Database, account: TradingAccount, began: datetime
+) -> dict[str, StrategyProfit]:
+    """Return what each strategy earned, holds and ordered since then."""
+    fills = await load_owned_fills(database, account.key, began, datetime.max.replace(tzinfo=UTC))
+    received = [each for each in fills if each[0]["received_at"] >= began]
+    orders = {row[0]: row[1] for row in await database.fetch(_ORDERS, began, *account.key)}
+    refused = account.submitter.refused + account.precheck.refused
+    return strategy_profits(add_up(received), held_by(account.portfolio), orders, refused)
+
+
+def _strategies(
+    trading: TradingSystem, profits: Mapping[str, StrategyProfit]
+) -> dict[str, StrategySummary]:
+    """Return the strategies of the run, then the other names that traded or hold something."""
+    found: dict[str, StrategySummary] = {}
+    for name in (*trading.runners, *(each for each in profits if each not in trading.runners)):
+        runner, profit = trading.runners.get(name), profits.get(name, StrategyProfit())
+        ended = (
+            StrategySummary("not running")
+            if runner is None
+            else _strategy(runner, warm_up_of(trading, name))
+        )
+        found[name] = msgspec.structs.replace(
+            ended,
+            orders=profit.orders,
+            fills=profit.fills,
+            refused=sum(profit.refusals.values()),
+            refusals=profit.refusals,
+            fees=profit.fees,
+            pnl={"realised": profit.realised, "unrealised": profit.unrealised},
+            exposure=profit.exposure,
+        )
+    return found
+
+
+def _strategy(runner: StrategyRunner, warm_up: str) -> StrategySummary:
+    state: Literal["running", "warming up", "disabled"] = "running"
+    reason = ""
+    if runner.stopped:
+        state, reason = "disabled", runner.stopped
+    elif runner.is_warming_up:
+        state, reason = "warming up", warm_up
+    return StrategySummary(state, reason, runner.signals, runner.errors)
 
 
 def _lane(lane: LaneStatus) -> LaneSummary:

@@ -1,103 +1,102 @@
-"""The trading part of a run: feed, lanes, cache, strategies, gate, orders, bus and broker."""
+"""The trading part of a run: lanes, bus, strategies and bars, and one account or several."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
+from qts.app.account import DRAIN_TIMEOUT_S, AccountSettings, RunParts, TradingAccount
+from qts.app.account_configs import journal_header
+from qts.app.lane_control import LaneControl
+from qts.app.market_history import has_catalogue
+from qts.app.status import build_status
 from qts.app.summary import TradingSummary, summarise_trading
 from qts.app.supervision import TaskSupervisor
-from qts.app.venue import connect_venue, open_paper_broker
-from qts.brokers import AccountLock, Broker
-from qts.cache import Cache, CacheStore
+from qts.app.workers import RunWorkers
+from qts.backtest import BacktestJobHandler
+from qts.cache import CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.dashboard.publisher import StatusPublisher, StatusSources
+from qts.dashboard.telegram_commands import TelegramCommands
 from qts.database import Database
-from qts.domain import Clock, Secret
-from qts.events import Catalogue, EventEngine, Payload, Priority
+from qts.domain import AccountKey, Clock, RefusedError, Secret
+from qts.events import (
+    AsyncPublisher,
+    Catalogue,
+    EventEngine,
+    LaneAlert,
+    Priority,
+    log_alert,
+)
 from qts.events import payloads as p
 from qts.events.dead_letter_store import PostgresDeadLetterStore
-from qts.feed import Feed
-from qts.notify import NotificationService, RecentAlerts
-from qts.orders import DatabaseSafetyControls, ExecutionContext, Ledger, Reconciler, SubmitResult
-from qts.orders.engine import ExecutionEngine
+from qts.feed import check_distinct, read_symbols, symbols_by_venue
+from qts.notify import AlertStore, AlertWriter, NotificationService, RecentAlerts, TelegramBot
 from qts.orders.metrics import TradingGauges
-from qts.outbox import Consumer, EventBus, OutboxMaintenance, open_bus
+from qts.outbox import EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
-    DecisionPolicy,
     EtedaPipeline,
-    IntentTracker,
     IsolatedRunner,
-    JournaledPortfolio,
-    OrderSubmitter,
-    PipelineHooks,
-    Portfolio,
     RunnerHooks,
     StrategyRunner,
-    maintenance,
 )
-from qts.pipeline.cache_loader import DatabaseCacheLoader
+from qts.pipeline.bar_publisher import BarPublisher
 from qts.pipeline.engine import (
     StrategyEngine,
     build_runners,
+    build_store,
     check_lanes,
-    load_strategies,
     open_decision_journal,
+    report_disabled,
 )
-from qts.pipeline.exits import StopExitHandler
-from qts.pipeline.freezes import POSITION_FREEZE, PositionFreezer
+from qts.pipeline.freezes import POSITION_FREEZE
 from qts.pipeline.isolated_runner import ProcessPauser
-from qts.pipeline.order_updates import OrderUpdatePublisher
-from qts.pipeline.position_sync import PositionSync
-from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
+from qts.pipeline.scheduler import CycleScheduler
 from qts.pipeline.strategy_params import StrategyParamsWatcher
-from qts.pipeline.tick_publisher import TickPublisher
-from qts.pipeline.watch_list import WatchList
-from qts.risk import (
-    EMERGENCY_ORDER,
-    FailSafe,
-    KillSwitch,
-    MicroRiskLoop,
-    OrderProposal,
-    PreTradeGate,
-    SafetyMonitor,
-    SafetyState,
-)
-from qts.risk.fail_safe_reporter import FailSafeReporter
-from qts.venues import ClockSkew
-
-DRAIN_TIMEOUT_S = 5.0
+from qts.pipeline.strategy_state import StrategyStates
+from qts.risk import EMERGENCY_ORDER
 
 
 class TradingSystem:
     """Everything that trades. `open` builds and starts it; `stop` ends it without losing orders."""
 
-    def __init__(self, config: Config, database: Database, clock: Clock, lock: AccountLock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        clock: Clock,
+        accounts: Sequence[AccountSettings],
+    ) -> None:
         check_lanes(config.events)
-        self.account = key = lock.key
-        self.config = config = replace(config, cache=config.cache.of_account(key.account))
+        self.config = config
         self.database = database
-        self._lock, self.clock = lock, clock
+        self.clock = clock
         self.began = clock.now()
-        self.monitor = SafetyMonitor(database, key, clock)
-        self.fail_safe = FailSafe(database, key)
-        self.kill_switch = KillSwitch(database, key)
         self.alerts = RecentAlerts()
-        self.strategies = load_strategies(config.pipeline)
-        self.journal = open_decision_journal(
-            config.pipeline, config.risk.exact_limits, config.retention.journal_mb, self.began
+        self.instances = config.strategy_instances()
+        self.strategies = {each.name: each.create() for each in self.instances}
+        keys, journal_mb = [each.lock.key for each in accounts], config.retention.journal_mb
+        header = journal_header(config, self.instances, self.began, keys)
+        self.journal = open_decision_journal(config.pipeline.journal, header, journal_mb)
+        self.store = build_store(clock, self.journal, len(accounts))
+        parts = RunParts(
+            database,
+            clock,
+            self.began,
+            self.alerts,
+            self.instances,
+            self.strategies,
+            header.limits,
+            self.journal,
+            self.store,
+            itertools.count(1).__next__,
         )
-        self.portfolio = (
-            JournaledPortfolio(clock, self.journal) if self.journal else Portfolio(clock)
-        )
-        self._reporter = FailSafeReporter(self.fail_safe, self.alerts.add, clock)
+        self.accounts = [
+            TradingAccount(each, parts, number) for number, each in enumerate(accounts)
+        ]
         self._tasks = TaskSupervisor()
-        self._consumers: list[Consumer] = []
         self._feed_tasks: list[asyncio.Task[None]] = []
         self.stopping = False
 
@@ -105,32 +104,33 @@ class TradingSystem:
 
     engine: EventEngine
     bus: EventBus
-    cache: Cache
-    ticks: TickPublisher
-    feed: Feed
-    broker: Broker
-    skew: ClockSkew
+    bars: BarPublisher
     notifications: NotificationService
-    micro_risk: MicroRiskLoop
-    positions: PositionSync
-    order_updates: OrderUpdatePublisher
-    execution: ExecutionEngine
-    submitter: OrderSubmitter
-    pipeline: EtedaPipeline
+    publisher: AsyncPublisher
+    scheduler: CycleScheduler
     runners: Mapping[str, StrategyRunner]
 
     @contextlib.asynccontextmanager
-    async def open(self, cache_url: Secret, home: Path) -> AsyncIterator[TradingSystem]:
+    async def open(self, cache_url: Secret) -> AsyncIterator[TradingSystem]:
         async with contextlib.AsyncExitStack() as stack:
             if self.journal is not None:
                 stack.enter_context(self.journal)
             store = await self._open_stores(stack, cache_url)
-            await self._connect(stack, home)
-            tracker, version = IntentTracker(), AccountVersion()
-            self._build_execution(tracker, version)
-            self._build_strategies(tracker, version)
-            self._status = StatusPublisher(self._status_sources(), store, self.config.cache.prefix)
-            self._params = StrategyParamsWatcher(self.database, self.runners, self.cache)
+            await self._connect(stack)
+            for account in self.accounts:
+                account.build(self.bus, lambda decided: self._status.metrics.on_order(decided))
+            self._build_strategies()
+            lanes = LaneControl(self.engine, self.began)
+            pauser = ProcessPauser(self.runners)
+            jobs: BacktestJobHandler | None = BacktestJobHandler(self.database, self.bus)
+            for each in self.accounts:
+                parts = each.execution, each.manual_orders, self.notifications, lanes
+                each.register(self.runners, RunWorkers(jobs, self.bus, each.key, parts), pauser)
+                jobs = None  # one worker computes backtests
+            folder = (self.config.home or self.accounts[0].keys) / "reports"
+            self._status, self._reports = build_status(self, stack, store, cache_url, folder)
+            cache = self.accounts[0].cache
+            self._params = StrategyParamsWatcher(self.database, self.runners, cache)
             try:
                 await self._start()
                 yield self
@@ -142,134 +142,88 @@ class TradingSystem:
         catalogue = Catalogue()
         catalogue.register(EMERGENCY_ORDER)
         catalogue.register(POSITION_FREEZE)
-        self.engine = EventEngine(config.events, catalogue, clock, self._reporter.hooks())
+        self.engine = EventEngine(config.events, catalogue, clock, self._on_lane_alert)
         self.bus = await stack.enter_async_context(open_bus(database, config.outbox))
         store = await stack.enter_async_context(RedisStore.open(cache_url, config.cache))
-        loader = DatabaseCacheLoader(
-            database, self.account, self.portfolio, config.risk.exact_limits, clock
-        )
-        self.cache = await stack.enter_async_context(
-            Cache.open(store, loader, config.cache, clock=clock)
-        )
+        for account in self.accounts:
+            await account.open(stack, self.engine, store)
         return store
 
-    async def _connect(self, stack: contextlib.AsyncExitStack, home: Path) -> None:
-        config, database, clock = self.config, self.database, self.clock
-        paper = await stack.enter_async_context(open_paper_broker(config, database, clock))
-        on_tick = paper.on_tick if paper else None
-        self.ticks = TickPublisher(self.engine, self.portfolio, self.cache, clock, on_tick)
-        self.feed, self.broker, self.skew = await stack.enter_async_context(
-            connect_venue(config, database, clock, home, self.ticks, paper)
-        )
+    def _on_lane_alert(self, alert: LaneAlert) -> None:
+        """Log and show an alert of the lanes; a code concerns every account."""
+        log_alert(alert)
+        for account in self.accounts if alert.code else self.accounts[:1]:
+            account.reporter.on_lane_alert(alert)
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> None:
+        config, clock = self.config, self.clock
+        watched = self._symbols()
+        symbols = [symbol for each in watched.values() for symbol in each]
+        self._check_capital()
+        deliver = lambda key, bars, new: self.runners[key].add_bars(bars, is_new=new)  # noqa: E731
+        strategies = self.strategies.values()
+        stored = has_catalogue(strategies)
+        self.bars = BarPublisher(strategies, symbols, deliver, clock, has_history=stored)
+        for account in self.accounts:
+            symbols_of = None if account.alone else watched[account.venue]
+            await account.connect(stack, self.bars, symbols_of)
         self.notifications = await stack.enter_async_context(
-            NotificationService.open(database, config.notify, clock, account=self.account)
+            NotificationService.open(
+                self.database, config.notify, clock, alerts=self.alerts, engine=self.engine
+            )
         )
 
-    def _build_execution(self, tracker: IntentTracker, version: AccountVersion) -> None:
-        config, database, clock = self.config, self.database, self.clock
-        self._watch_list = WatchList(self.portfolio, self.feed, clock)
-        stops, trip, age = config.risk.stops, self._reporter.trip, self.feed.price_age_s
-        self.micro_risk = MicroRiskLoop(stops, self._publish_risk, trip, clock, price_age_s=age)
-        kinds = {each.key: each.kind for each in self.strategies.values()}
-        self.positions = PositionSync(self.portfolio, self.micro_risk, kinds)
-        self.order_updates = OrderUpdatePublisher(
-            self.engine, self.positions, tracker, self.cache, version, self._reporter.trip
-        )
-        short, key = config.orders.allow_short, self.account
-        context = ExecutionContext(
-            database=database,
-            bus=self.bus,
-            broker=self.broker,
-            ledger=Ledger(database, self.bus, key, allow_short=short, on_change=self.order_updates),
-            safety=DatabaseSafetyControls(self.fail_safe, self.kill_switch),
-            config=config.orders,
-            clock=clock,
-        )
-        self.execution = ExecutionEngine(
-            context, self.order_updates, self.positions, self.notifications.register, self._lock
-        )
-        self._freezer = PositionFreezer(database, self.bus, key, self.alerts, version, clock)
+    def _check_capital(self) -> None:
+        """Refuse capital or limits of an instance that trades at several venues.
 
-    def _build_strategies(self, tracker: IntentTracker, version: AccountVersion) -> None:
-        config, portfolio, clock = self.config, self.portfolio, self.clock
-        limits = config.risk.exact_limits
+        Each account has its own gate, and none of them counts what another holds.
+        """
+        for each in self.instances:
+            strategy = self.strategies[each.name]
+            at = [
+                account.venue
+                for account in self.accounts
+                if strategy.symbols is None or any(map(account.trades, strategy.symbols))
+            ]
+            if len(at) > 1 and each.exact_limits is not None:
+                raise RefusedError(
+                    f"strategy {each.name}: it trades at {' and '.join(at)}, and its capital and"
+                    " limits hold at one venue; expected symbols of one of them"
+                )
+
+    def _symbols(self) -> dict[str, list[str]]:
+        """Return the symbols to watch at each venue."""
+        listed = {each.venue: each.instruments for each in self.accounts}
+        files = {each.config.feed.symbols for each in self.accounts}
+        if len(files) == 1 and len(listed) > 1:
+            return symbols_by_venue(files.pop(), listed)
+        found: dict[str, list[str]] = {}
+        for each in self.accounts:
+            path = each.config.feed.symbols
+            if each.alone:
+                found[each.venue] = read_symbols(path)
+            else:
+                found |= symbols_by_venue(path, {each.venue: each.instruments})
+        check_distinct(listed)
+        return found
+
+    def _build_strategies(self) -> None:
+        config, clock = self.config, self.clock
         record = self.journal.append if self.journal else None
-        sources = RiskSources(
-            database=self.database,
-            account=self.account,
-            cache=self.cache,
-            portfolio=portfolio,
-            monitor=self.monitor,
-            version=version,
-            freezing=self._freezer.pending,
-            unwatched=self.positions.unwatched,
-            is_reconciled=self.reconciler.is_reconciled,
-            is_open=self._is_open,
-            is_clock_synced=self.skew.is_synced,
+        self.publisher = AsyncPublisher(self.engine, "pipeline")
+        pipelines = [each.pipeline for each in self.accounts]
+        self.scheduler = CycleScheduler(
+            pipelines, self._pipeline_of, config.pipeline, self.publisher.emit, clock
         )
-
-        def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
-            version.advance()
-            self._watch_list.submitted(proposal.symbol)
-            if not proposal.intent_type.is_exit and submitted.attempt_id is not None:
-                self.positions.set_owner(proposal.symbol, proposal.strategy_key)
-
-        self.submitter = OrderSubmitter(
-            PreTradeGate(limits),
-            self.execution.manager,
-            RiskSnapshotReader(sources, clock),
-            tracker,
-            on_submitted,
-            record,
-        )
-        hooks = PipelineHooks(self._policy, self.order_updates.emit, self.fail_safe.trip, record)
-        self.pipeline = EtedaPipeline(
-            config.pipeline, portfolio, self.submitter, limits, hooks, clock
-        )
-        runner_hooks = RunnerHooks(
-            portfolio.view,
-            self._wake_strategy,
-            self.pipeline.on_signals,
-            asyncio.get_running_loop(),
-            record,
-        )
-        runners = build_runners(self.strategies, config.pipeline.isolated_strategies, runner_hooks)
+        view, on_signals = self.store.view, self.scheduler.on_signals
+        loop = asyncio.get_running_loop()
+        self._states = StrategyStates(self.database, self.accounts[0].key, record)
+        keep = self._states.keep
+        hooks = RunnerHooks(view, self._wake_strategy, on_signals, loop, record, keep)
+        isolated = config.pipeline.isolated_strategies
+        runners = build_runners(self.instances, self.strategies, isolated, hooks)
         self.runners = {runner.key: runner for runner in runners}
-        exits = StopExitHandler(
-            self.submitter,
-            self.micro_risk,
-            portfolio,
-            self._freezer,
-            ProcessPauser(self.runners),
-            clock,
-        )
-        self._strategy_engine = StrategyEngine(
-            self.engine, self.pipeline, self.runners, self.micro_risk, exits, self._freezer
-        )
-
-    def _status_sources(self) -> StatusSources:
-        return StatusSources(
-            mode=self.config.brokers.mode,
-            began=self.began,
-            clock=self.clock,
-            database=self.database,
-            account=self.account,
-            streams=self.config.outbox.streams,
-            engine=self.engine,
-            cache=self.cache,
-            feed=self.feed,
-            ticks=self.ticks,
-            portfolio=self.portfolio,
-            position_notes=self.positions.notes,
-            monitor=self.monitor,
-            is_reconciled=self.reconciler.is_reconciled,
-            skew=self.skew,
-            pipeline=self.pipeline,
-            runners=self.runners,
-            refusals=self.submitter.refusals,
-            alerts=self.alerts,
-            description=lambda: self.description,
-        )
+        StrategyEngine(self.engine, self.scheduler, self.runners)
 
     # --- what others read -----------------------------------------------------------------------
 
@@ -277,124 +231,100 @@ class TradingSystem:
     def description(self) -> str:
         """What is traded, for the operator."""
         names = ", ".join(map(str, self.runners.values())) or "no strategy"
-        return f"{names} on {self.broker.name}; {self.feed.plan.description}"
+        return f"{names} on {'; '.join(each.description for each in self.accounts)}"
 
     @property
     def lockdown(self) -> str:
         """Code, reason and start of a LOCKDOWN; empty in any other state."""
-        now = self.monitor.safety
-        if not self.monitor.is_current or now.state is not SafetyState.LOCKDOWN:
-            return ""
-        return f"{now.code} {now.message}, since {now.since:%Y-%m-%d %H:%M:%S} UTC"
+        return "; ".join(found for each in self.accounts if (found := each.lockdown))
 
     @property
     def failed(self) -> asyncio.Future[None]:
         """Done when a task of the run failed."""
         return self._tasks.failed
 
-    @property
-    def reconciler(self) -> Reconciler:
-        return self.execution.reconciler
-
-    @property
-    def exits(self) -> StopExitHandler:
-        return self._strategy_engine.exits
-
     async def summary(self) -> TradingSummary:
-        """Summarise the run after its stop, reconciled with the broker."""
+        """Summarise the run after its stop, reconciled with the brokers."""
         return await summarise_trading(self)
 
     # --- running --------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         run = self._tasks.start
-        if self.config.brokers.mode == "paper":
-            await self.kill_switch.enable_unset(tuple(self.runners), "first start on paper")
-        await self.monitor.refresh()
+        for account in self.accounts:
+            if account.config.brokers.mode == "paper":
+                await account.kill_switch.enable_unset(tuple(self.runners), "first start on paper")
+            await account.monitor.refresh()
         await self._params.load()
+        await self._states.load(self.runners)
         self.engine.start()
-        run("account lock", self._lock.run(self._reporter.trip))
         run("status", self._status.run())
+        for report in self._reports:
+            run("daily report", report.run())
         run("strategy parameters", self._params.run())
+        run("strategy states", self._states.run())
         letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
         run("dead letters", self.engine.persist_dead_letters(letters))
-        run("safety monitor", self.monitor.run())
         run("outbox maintenance", OutboxMaintenance(self.database, self.config.outbox).run())
-        run("trading gauges", TradingGauges(self.database, self.account, self.clock).run())
-        if self.notifications.channels:
-            run("notifications", self.notifications.run())
-        run("execution reports", self.reconciler.follow_reports())
-        if await self.execution.reconcile_at_start():
-            await self.positions.load(self.database, self.broker)
-        run("reconciler", self.reconciler.run())
-        run("time in force", self.execution.time_in_force.run())
-        self._consumers = self.execution.consumers()
-        for consumer in self._consumers:
-            run("consumer", consumer.run())
-        self._start_maintenance()
-        run("watch list", self._watch_list.run(self.database, self.broker.key))
-        self._strategy_engine.start_stops()
+        run("notifications", self.notifications.run())
+        keys = [each.key for each in self.accounts]
+        run("alerts", AlertWriter(AlertStore(self.database, keys), self.alerts, self.clock).run())
+        telegram = self.config.notify.telegram
+        if telegram.token and telegram.command_users:
+            run("telegram commands", self._telegram_bot(telegram.token, keys).run())
+        run("trading gauges", TradingGauges(self.database, keys, self.clock).run())
+        await asyncio.gather(*(each.start(self._tasks) for each in self.accounts))
         for runner in self.runners.values():
             if isinstance(runner, IsolatedRunner):
                 run(f"process of {runner.key}", runner.run())
             run(f"cycles of {runner.key}", self._run_cycles(runner))
-        self._feed_tasks = [run("feed", self.feed.run())]
+            reporting = report_disabled(runner, self.database, self.bus, self.accounts[0].key)
+            run(f"state of {runner.key}", reporting)
+            run(f"timer of {runner.key}", runner.run_timer(self.clock))
+        self._feed_tasks = [each.start_feed(self._tasks) for each in self.accounts]
+        self._feed_tasks.append(run("bars", self.bars.run()))
+        self._feed_tasks += [run("warm-up", each.warm_up.run()) for each in self.accounts]
 
-    def _start_maintenance(self) -> None:
-        parts = maintenance.MaintainedParts(
-            strategies=self._strategy_engine,
-            positions=self.positions,
-            monitor=self.monitor,
-            fail_safe=self.fail_safe,
-            database=self.database,
-            broker=self.broker,
-            clock=self.clock,
-            is_reconciled=self.reconciler.is_reconciled,
-            reconciles_cleanly=self.reconciler.reconciles_cleanly,
-            skew=self.skew,
-            is_stopping=lambda: self.stopping,
-            emit=self.order_updates.emit,
-        )
-        venue, run = self.config.feed.venue, self._tasks.start
-        is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
-        run("fail-safe recovery", maintenance.recover_fail_safe(parts))
-        run("venue clock", maintenance.watch_venue_clock(parts))
-        run("stops", maintenance.keep_positions(parts, self.began, self.alerts))
-        run("venue stream", maintenance.watch_venue_stream(parts, venue, is_streaming, self.alerts))
+    def _telegram_bot(self, token: Secret, keys: Sequence[AccountKey]) -> TelegramBot:
+        config, database, clock = self.config, self.database, self.clock
+        live = lambda: self._status.collect(clock.now())  # noqa: E731
+        commands = TelegramCommands(database, keys, config.outbox.streams, live, clock).all()
+        return TelegramBot(config.notify, token, database, commands, clock)
 
     async def stop(self) -> None:
         """Stop ticks, then decisions, then orders, then the ledger. A second call does nothing."""
         if self.stopping:
             return
         self.stopping = True
+        for account in self.accounts:
+            account.stopping = True
         await self._tasks.end(self._feed_tasks)
-        self.pipeline.suspend("stopping", "app")
-        await asyncio.to_thread(self.engine.wait_drained, DRAIN_TIMEOUT_S, Priority.P1, Priority.P2)
-        await self._strategy_engine.close()
-        await self.execution.wait_settled(self.began)
-        for consumer in self._consumers:
-            consumer.stop()
-        await self.order_updates.close()
-        await self._freezer.close()
+        for account in self.accounts:
+            account.pipeline.stop()
+        drained = self.engine.wait_drained
+        await asyncio.to_thread(drained, DRAIN_TIMEOUT_S, Priority.P1, Priority.P2)
+        # on_stop sees every order: those of the last cycles are sent, and shown in the views.
+        await asyncio.gather(*(each.pipeline.close() for each in self.accounts))
+        await asyncio.to_thread(drained, DRAIN_TIMEOUT_S, Priority.P0)
+        await asyncio.gather(*(each.close(DRAIN_TIMEOUT_S) for each in self.runners.values()))
+        await self._states.close()
+        await self.publisher.close(DRAIN_TIMEOUT_S)
+        await asyncio.gather(*(each.settle() for each in self.accounts))
         await asyncio.to_thread(self.engine.stop)
         await self._tasks.end()
-        await self._reporter.close()
+        await asyncio.gather(*(each.reporter.close() for each in self.accounts))
 
     async def _run_cycles(self, runner: StrategyRunner) -> None:
         """Run cycles once positions are known: sizes depend on cash and positions."""
-        await self.positions.loaded.wait()
-        await self.pipeline.run(runner)
+        loaded = [asyncio.create_task(each.positions.loaded.wait()) for each in self.accounts]
+        await asyncio.wait(loaded, return_when=asyncio.FIRST_COMPLETED)
+        await self.scheduler.run(runner)
 
-    def _publish_risk(self, name: str, payload: Payload) -> None:
-        self.engine.publish(self.engine.new_event(name, payload, "risk"))
+    def _pipeline_of(self, symbol: str) -> EtedaPipeline:
+        """Return the pipeline of the symbol's account; that of the first refuses unknown ones."""
+        found = (each.pipeline for each in self.accounts if each.trades(symbol))
+        return next(found, self.accounts[0].pipeline)
 
     def _wake_strategy(self, key: str) -> None:
         payload = p.StrategyEvaluate(strategy_type=key)
         self.engine.try_publish(self.engine.new_event("STRATEGY_EVALUATE", payload, "app"))
-
-    def _policy(self) -> DecisionPolicy:
-        ttl_s = self.config.pipeline.signal_ttl_s
-        return DecisionPolicy(safety=self.monitor.safety.state, expires_after_s=ttl_s)
-
-    def _is_open(self) -> bool:
-        return self.config.feed.always_open or self.feed.poller.status().open

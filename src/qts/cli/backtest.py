@@ -1,223 +1,206 @@
-"""`qts backtest`: a strategy over recorded or simulated data, here or as a job."""
+"""`qts backtest`: strategies over ticks or bars, here or as a job."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
-from qts.cli.console import ConfigOption, JsonFile, JsonFileOption
-from qts.domain import RefusedError
+from qts.cli.backtest_options import (
+    AlsoOption,
+    BacktestOptions,
+    BarsOption,
+    CallLimitOption,
+    CashOption,
+    DataArgument,
+    FromOption,
+    HtmlOption,
+    InstrumentsOption,
+    LatencyOption,
+    ParamOption,
+    SecondsOption,
+    SeedOption,
+    StrategyArgument,
+    SymbolsOption,
+    ToOption,
+    VenueOption,
+    VolumeOption,
+    Way,
+)
+from qts.cli.console import (
+    ConfigOption,
+    JsonFile,
+    JsonFileOption,
+    html_file,
+    print_tables,
+    show_progress,
+)
+from qts.cli.file_layout import (
+    ColumnsOption,
+    FileSymbolOption,
+    MapOption,
+    TimeframeOption,
+    ZoneOption,
+    file_layout,
+)
 
 if TYPE_CHECKING:
-    from qts.backtest import BacktestConfig, BacktestResult, Tape
-    from qts.strategies import Strategy
-
-Way = Literal["auto", "compiled", "generic"]
-
-StrategyArgument = Annotated[
-    str, typer.Argument(metavar="STRATEGY", help="rsi_scalper, module:Class or path.py:Class.")
-]
-DataArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="DATA", help="A folder of records, or .jsonl[.zst], .csv, .parquet."),
-]
-ParamOption = Annotated[
-    list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the strategy; repeatable."),
-]
-SeedOption = Annotated[
-    int | None,
-    typer.Option("--simulated-day", metavar="SEED", min=0, help="A simulated day instead of DATA."),
-]
-VolumeOption = Annotated[
-    Literal["auto", "day", "tick"],
-    typer.Option(help="Whether DATA has the day's cumulative volume or that of each tick."),
-]
-CashOption = Annotated[
-    str | None, typer.Option(metavar="WON", help="Initial cash; default brokers.paper.cash.")
-]
-SymbolsOption = Annotated[int, typer.Option(min=1, max=4000, help="Symbols of the simulated day.")]
-SecondsOption = Annotated[int, typer.Option(min=1, max=23_400, help="Length of the simulated day.")]
-LatencyOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=60_000, metavar="MS", help="Before an order can trade; 0: on its own tick."
-    ),
-]
-HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")]
+    from qts.backtest import BacktestResult, BarTape, DataSelection, Tape
 
 
 def backtest(
     strategy: StrategyArgument,
     data: DataArgument = None,
+    also: AlsoOption = None,
     param: ParamOption = None,
+    bars: BarsOption = None,
+    symbols: SymbolsOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
     cash: CashOption = None,
     seed: SeedOption = None,
-    symbols: SymbolsOption = 2500,
     seconds: SecondsOption = 23_400,
     volume: VolumeOption = "auto",
+    mapping: MapOption = None,
+    columns: ColumnsOption = None,
+    symbol: FileSymbolOption = None,
+    timeframe: TimeframeOption = None,
+    tz: ZoneOption = None,
     stops: Annotated[
         bool, typer.Option("--stops/--no-stops", help="Whether stops close positions.")
     ] = True,
     latency: LatencyOption = None,
+    call_limit: CallLimitOption = 10.0,
+    instruments: InstrumentsOption = None,
+    venue: VenueOption = "auto",
     way: Annotated[
         Way,
         typer.Option(help="How the engine runs; the result is the same."),
     ] = "auto",
     json_file: JsonFileOption = None,
     html: HtmlOption = None,
-    job: Annotated[bool, typer.Option("--job", help="Submit a job for qts ops jobs work.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Submit a job; a run takes it.")] = False,
     config: ConfigOption = None,
 ) -> int:
-    """Run a strategy over recorded or simulated data.
+    """Run strategies over recorded or simulated ticks, or over bars.
 
-    Uses the same steps, gate, stops and matching as the paper broker. Exit code 0: it ran to the
-    end, 1: the strategy was disabled on the way, 2: refused.
+    Uses the same steps, gate, stops and matching as the paper broker. Over bars, what is decided
+    on a close trades at the next open. Exit code 0: it ran to the end, 1: a strategy was disabled
+    on the way or did not return, 2: refused.
 
     Example: qts backtest rsi_scalper record/ --param length=20 --html report.html
+    Example: qts backtest mine.py:Mine --bars 1d --symbols 005930,000660 --from 2024-01-01
     """
-    from qts.backtest import select_tape
-    from qts.strategies import load_strategy
+    from qts.config import resolve
 
-    output, page = JsonFile(json_file), _writable(html)
-    loaded = load_strategy(strategy).from_params(_params(param or []))
-    settings = _settings(config, cash, stops, latency)
-    tape = select_tape(data, seed, symbols, seconds, volume)
+    output, page = JsonFile(json_file), html_file(html)
+    layout = file_layout(mapping, columns, symbol, timeframe, tz)
+    options = BacktestOptions(
+        strategies=(strategy, *(also or ())),
+        params=tuple(param or ()),
+        data=data,
+        bars=bars,
+        symbols=symbols,
+        start=start,
+        end=end,
+        seed=seed,
+        seconds=seconds,
+        volume=volume,
+        file={
+            "--map": mapping,
+            "--columns": columns,
+            "--symbol": symbol,
+            "--timeframe": timeframe,
+            "--tz": tz,
+        },
+        cash=cash,
+        stops=stops,
+        latency=latency,
+        call_limit=call_limit,
+        instruments=instruments,
+        venue=venue,
+        way=way,
+        config=resolve(config, os.environ).file,
+    )
+    chosen = options.select_data(layout)
     if job:
-        options: dict[str, object] = {
-            "--cash": cash,
-            "--simulated-day": seed,
-            "--symbols": symbols,
-            "--seconds": seconds,
-            "--volume": volume,
-            "--way": way,
-            "--latency": latency,
-            "--html": _absolute(html),
-            "--config": _absolute(config),
-        }
-        return _submit(config, _job_arguments(strategy, data, param or [], options, stops))
-    result = _run(loaded, tape, settings, way)
+        return _submit(options, chosen, html)
+    result, tape = _run(options, chosen)
     _print(result, on_stderr=output.prints)
-    _write(result, output, page)
+    _write(result, tape, output, page)
     return 1 if result.stopped else 0
 
 
-def _run(strategy: Strategy[Any], tape: Tape, settings: BacktestConfig, way: Way) -> BacktestResult:
+def _run(options: BacktestOptions, chosen: DataSelection) -> tuple[BacktestResult, Tape | BarTape]:
     from qts import telemetry
-    from qts.backtest import run_backtest
-
-    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
-    with _progress(tape) as progress:
-        return run_backtest(strategy, tape, settings, way=way, progress=progress)
-
-
-def _params(lines: list[str]) -> dict[str, str]:
-    found = {}
-    for line in lines:
-        name, sign, value = line.partition("=")
-        if not sign or not name:
-            raise RefusedError(f"--param {line!r}: expected NAME=VALUE, such as length=20")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _settings(
-    config: Path | None, cash: str | None, stops: bool, latency: float | None
-) -> BacktestConfig:
-    """Return limits, stops, costs and the paper broker's behaviour as the settings have them."""
-    from msgspec.structs import replace
-
-    from qts.backtest import BacktestConfig
+    from qts.app import resolve_home
+    from qts.backtest import BarTape, load_instruments, run_backtest, select_tape
     from qts.config import load
 
-    settings = load(config, os.environ)
-    paper = settings.brokers.paper
-    usual_ms = max(BacktestConfig().paper.latency_ms, paper.latency_ms)
-    try:
-        initial = Decimal(cash.replace(",", "").replace("_", "")) if cash else Decimal(paper.cash)
-    except InvalidOperation:
-        raise RefusedError(f"--cash {cash!r} is not a number of won") from None
-    return BacktestConfig(
-        cash=initial,
-        limits=settings.risk.limits,
-        stops=settings.risk.stops,
-        use_stops=stops,
-        paper=replace(paper, latency_ms=usual_ms if latency is None else latency),
-        costs=settings.brokers.costs,
-        interval_s=settings.pipeline.interval_ms / 1000,
-        signal_ttl_s=settings.pipeline.signal_ttl_s,
-        fill_timeout_s=settings.pipeline.fill_timeout_s,
+    instances = options.instances()
+    strategies = [each.create() for each in instances]
+    settings = replace(options.settings(), instances=instances)
+    home = resolve_home(load(options.config, os.environ)).path
+    tape, source = select_tape(chosen, home)
+    known = load_instruments(options.instruments, options.data, options.venue)
+    if isinstance(tape, BarTape) and options.bars and len(tape.rows):  # the catalogue may grow
+        until = max(tape.rows["at"].max(), chosen.start)
+        chosen = replace(chosen, symbols=tuple(tape.symbols), end=min(chosen.end, float(until)))
+    telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
+    with show_progress(tape.events) as progress:
+        result = run_backtest(
+            strategies,
+            tape,
+            settings,
+            instruments=known,
+            way=options.way,
+            progress=progress,
+            ends_process=True,
+        )
+    return (
+        replace(
+            result,
+            data=replace(result.data, source=source),
+            command=options.command(chosen, os.environ),
+        ),
+        tape,
     )
 
 
-def _writable(path: Path | None) -> Path | None:
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise RefusedError(f"--html {path}: cannot be written; name a file in a writable directory")
-    return path
+def _submit(options: BacktestOptions, chosen: DataSelection, html: Path | None) -> int:
+    """Submit the backtest as a job, after everything that can be refused now was checked."""
+    from qts.app import resolve_home
+    from qts.backtest import select_tape
+    from qts.cli.jobs import submit
+    from qts.config import load
 
-
-@contextmanager
-def _progress(tape: Tape) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal, and nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _events: None
-        return
-    columns = ("events", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("events", total=tape.events)
-        yield lambda events: bar.update(task, completed=events)
+    for each in options.instances():
+        each.create()
+    options.settings()
+    select_tape(chosen, resolve_home(load(options.config, os.environ)).path)
+    arguments = options.arguments(chosen)
+    if html is not None:
+        arguments += ("--html", str(html.resolve()))
+    typer.echo(submit(options.config, arguments))
+    return 0
 
 
 def _print(result: BacktestResult, *, on_stderr: bool) -> None:
-    from rich.console import Console
-
     from qts.backtest import render_table
 
-    console = Console(stderr=on_stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = 200
-    console.print(render_table(result))
+    print_tables(render_table(result), on_stderr=on_stderr)
+    for warning in result.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
-def _write(result: BacktestResult, output: JsonFile, page: Path | None) -> None:
+def _write(
+    result: BacktestResult, tape: Tape | BarTape, output: JsonFile, page: Path | None
+) -> None:
     from qts.backtest import render_html, to_json
 
     output.write(to_json(result))
     if page is not None:
-        page.write_text(render_html(result), encoding="utf-8")
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return path.resolve() if path else None
-
-
-def _job_arguments(
-    strategy: str, data: Path | None, params: list[str], options: dict[str, object], stops: bool
-) -> tuple[str, ...]:
-    """Return the command line with absolute paths, for a worker in another directory."""
-    where, colon, kind = strategy.rpartition(":")
-    name = f"{Path(where).resolve()}:{kind}" if colon and where.endswith(".py") else strategy
-    arguments = [name, *([str(data.resolve())] if data else [])]
-    for line in params:
-        arguments += ["--param", line]
-    for option, value in options.items():
-        if value is not None:
-            arguments += [option, str(value)]
-    return (*arguments, "--stops" if stops else "--no-stops")
-
-
-def _submit(config: Path | None, arguments: tuple[str, ...]) -> int:
-    from qts.cli.jobs import submit
-
-    typer.echo(submit(config, arguments))
-    return 0
+        page.write_text(render_html(result, tape), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +37,7 @@ def check(
         raise RefusedError(f"two settings files, {file} and {config}; expected one")
     found = resolve(config or file, os.environ)
     found.config.notify.check()
-    found.config.pipeline.check_strategies()
+    found.config.strategy_instances()
     overridden = sum(origin.kind == "environment" for origin in found.origins.values())
     name = found.file or "no settings file"
     typer.echo(f"OK: {name}, {found.written} settings, {overridden} overridden by the environment")
@@ -72,12 +71,12 @@ def init(
 
     Example: qts config init qts.toml
     """
-    from qts.config import render_template
+    from qts.config import render_template, write_private
 
     try:
         if path.is_dir():
             raise RefusedError(f"cannot write {path}: it is a directory")
-        _write(path, render_template(), force)
+        write_private(path, render_template(), replace=force)
     except FileExistsError:
         raise RefusedError(f"{path} exists; give another path, or --force to replace it") from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -85,17 +84,3 @@ def init(
     except OSError as error:
         raise OperationError(f"cannot write {path}: {error.strerror}") from None
     typer.echo(f"Wrote {path}")
-
-
-def _write(path: Path, text: str, replace: bool) -> None:
-    """Write the whole file or nothing, with mode 0600: it may contain secrets."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-    draft = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if not replace:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from decimal import Decimal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,13 +16,16 @@ from qts.domain import AccountKey, RefusedError, name_choices
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from rich.console import RenderableType
+
     from qts.config import Config
     from qts.database import Database
     from qts.orders import BaselineHolding, OrderRow, PositionRow
+    from qts.outbox import PostgresBus
 
 T = TypeVar("T")
 
-ACCOUNT_SCHEMA = 16  # adds accounts
+ACCOUNT_SCHEMA = 20  # adds accounts, and instruments, whose names are shown
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings file (TOML).")
@@ -69,6 +73,15 @@ def load_config(config: Path | None) -> Config:
     return load(config, os.environ)
 
 
+def open_publisher(
+    database: Database, config: Path | None
+) -> AbstractAsyncContextManager[PostgresBus]:
+    """Open the bus to publish with: always the database, with the streams of the settings."""
+    from qts.outbox import PostgresBus
+
+    return PostgresBus.open(database, load_config(config).outbox.streams)
+
+
 def with_database(
     config: Path | None, query: Callable[[Database], Awaitable[T]], schema: int = 0
 ) -> T:
@@ -99,13 +112,49 @@ def with_account(
     query: Callable[[Database, AccountKey], Awaitable[T]],
     broker: str | None = None,
     account: str | None = None,
+    schema: int = ACCOUNT_SCHEMA,
 ) -> T:
     """Run one query on an account: that of the settings, or the one that is named."""
 
     async def run(database: Database) -> T:
         return await query(database, await _chosen_account(database, config, broker, account))
 
-    return with_database(config, run, ACCOUNT_SCHEMA)
+    return with_database(config, run, schema)
+
+
+def with_each_account(
+    config: Path | None,
+    query: Callable[[Database, AccountKey], Awaitable[T]],
+    account: str | None,
+) -> dict[str, T]:
+    """Run one query on the account that is named, or on every account of the settings.
+
+    Returns the results by venue; the only account of the settings has no venue.
+    """
+    venues = load_config(config).feed.venues
+    if account is not None or len(venues) == 1:
+        return {"": with_account(config, query, account=account)}
+    return {venue: with_account(config, query, account=venue) for venue in venues}
+
+
+def with_run_accounts(
+    config: Path | None,
+    query: Callable[[Database, list[AccountKey]], Awaitable[T]],
+    account: str | None,
+    schema: int,
+) -> T:
+    """Run one query on the account that is named, or on every account of the settings (all)."""
+
+    async def run(database: Database) -> T:
+        if account in (None, "all"):
+            venues = load_config(config).feed.venues
+            names = [None] if len(venues) == 1 else list(venues)
+        else:
+            names = [account]
+        keys = [await _chosen_account(database, config, None, name) for name in names]
+        return await query(database, keys)
+
+    return with_database(config, run, schema)
 
 
 def with_accounts(
@@ -116,7 +165,7 @@ def with_accounts(
     """Run one query that only reads: on an account, or on all of them (None)."""
 
     async def run(database: Database) -> T:
-        if account == "all":
+        if account == "all" or (account is None and len(load_config(config).feed.venues) > 1):
             return await query(database, None)
         return await query(database, await _chosen_account(database, config, None, account))
 
@@ -126,17 +175,28 @@ def with_accounts(
 async def _chosen_account(
     database: Database, config: Path | None, broker: str | None, account: str | None
 ) -> AccountKey:
-    from qts.app import run_account
+    from qts.app import run_accounts
     from qts.brokers import list_accounts, open_account
     from qts.orders import check_broker
 
     settings = load_config(config)
     if broker is not None:
         check_broker(broker)
-    if account is None and broker in (None, settings.brokers.broker):
-        key = run_account(settings)
-        await open_account(database, key, is_live=settings.brokers.mode == "live")
-        return key
+    own = run_accounts(settings)
+    if account is None or (account in own and len(own) > 1):
+        fitting = [
+            key
+            for venue, key in own.items()
+            if account in (None, venue) and broker in (None, key.broker)
+        ]
+        if len(fitting) > 1:
+            raise RefusedError(
+                f"feed.venue names several venues; name the account: --account {' or '.join(own)}"
+            )
+        if fitting:
+            is_live = settings.brokers.mode == "live" and fitting[0].broker != "paper"
+            await open_account(database, fitting[0], is_live=is_live)
+            return fitting[0]
     known = [key for key in await list_accounts(database) if broker in (None, key.broker)]
     if account is not None:
         found = [key for key in known if account in _names_of(key)]
@@ -189,6 +249,13 @@ def parse_uuid(text: str, expected: str) -> UUID:
         raise RefusedError(f"{text!r} is not {expected}") from None
 
 
+def parse_number(name: str, text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise RefusedError(f"{name} {text!r} is not a number") from None
+
+
 class JsonFile:
     """The target of `--json FILE`: checked before the work starts; - is standard output."""
 
@@ -205,6 +272,42 @@ class JsonFile:
             print_json(value)
         elif self._path:
             self._path.write_text(to_json(value) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def show_progress(events: int | None) -> Iterator[Callable[[int], None]]:
+    """Show how many events are done, of all if that is known; only on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _events: None
+        return
+    columns = ("events", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("events", total=events)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def html_file(path: Path | None) -> Path | None:
+    """Return the target of `--html FILE`, checked before the work starts."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise RefusedError(f"--html {path}: cannot be written; name a file in a writable directory")
+    return path
+
+
+def print_tables(*tables: RenderableType, on_stderr: bool = False) -> None:
+    """Print the tables with a line between them; a pipe gets whole lines."""
+    from rich.console import Console
+
+    console = Console(stderr=on_stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(table)
 
 
 def format_number(value: object) -> str:

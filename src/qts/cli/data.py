@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from qts.cli.console import ConfigOption, DurationOption, JsonFile, JsonFileOption
+from qts.cli.file_layout import ZoneOption
 from qts.domain import Clock, RefusedError, SystemClock, parse_duration
 
 if TYPE_CHECKING:
-    from qts.feed import Feed, FeedConfig, FeedStatus
-    from qts.venues import KisConfig
+    from qts.config import Config
+    from qts.feed import Feed, FeedStatus
 
 ASSUMED_SYMBOLS = 2500
 _LINE_S = 1.0
@@ -51,7 +52,7 @@ def observe(
         bool,
         typer.Option(
             "--simulated-time",
-            help="Use the clock of the simulator at venues.kis.url, whatever its speed.",
+            help="Use the clock of the simulator at the url of the venue, whatever its speed.",
         ),
     ] = False,
     json_file: JsonFileOption = None,
@@ -64,24 +65,29 @@ def observe(
     """
     import msgspec
 
-    from qts.feed import plan_scan_offline, read_symbols
+    from qts.app import plan_observation
+    from qts.feed import read_symbols
 
     seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
-    kis, feed, home = _settings(config, symbols)
-    if feed.venue != "kis":
+    settings, home = _settings(config, symbols)
+    feed = settings.feed
+    if len(feed.venues) > 1:
         raise RefusedError(
-            f'feed.venue = "{feed.venue}": qts data observe supports "kis"; qts run supports both'
+            f'feed.venue = "{",".join(feed.venues)}": qts data observe watches one venue; qts run'
+            " watches several"
         )
-    clock: Clock = _simulator_clock(kis.url) if simulated_time else SystemClock()
+    clock: Clock = SystemClock()
+    if simulated_time:
+        clock = _simulator_clock(feed.venue_name, settings)
     if show_plan:
         count = len(read_symbols(feed.symbols)) if feed.symbols else ASSUMED_SYMBOLS
-        plan = plan_scan_offline(kis, feed, count, clock.now(), held)
+        plan = plan_observation(settings, count, clock, held)
         typer.echo(plan.render())
         report.write({**msgspec.to_builtins(plan), "sentence": plan.description})
         return 0
     stream = sys.stderr if report.prints else sys.stdout
-    state = _run(_observe(kis, feed, (home, clock), seconds, StatusLine(stream)))
+    state = _run(_observe(settings, (home, clock), seconds, StatusLine(stream)))
     report.write(state)
     return 0 if not state.lost else 1
 
@@ -93,13 +99,14 @@ def replay(
         float,
         typer.Option("--speed", metavar="N", help="Times as fast as recorded; 0: without pauses."),
     ] = 0.0,
+    tz: ZoneOption = None,
     json_file: JsonFileOption = None,
 ) -> int:
     """Replay recorded ticks through the surge detector.
 
     Example: qts data replay record/ --speed 60
     """
-    from qts.feed import Observer, QuoteIngest, read_records
+    from qts.feed import FileLayout, Observer, QuoteIngest, read_records
     from qts.feed import replay as play
 
     if speed < 0:
@@ -107,10 +114,10 @@ def replay(
             f"--speed is {speed:g}; expected 0 for no pauses, or times as fast as recorded"
         )
     report = JsonFile(json_file)
-    _, feed, _ = _settings(config, None)
-    ingest = QuoteIngest(feed, Observer([]), "replay", mode="REPLAY")
+    settings, _ = _settings(config, None)
+    ingest = QuoteIngest(settings.feed, Observer([]), "replay", mode="REPLAY")
     began = time.perf_counter()
-    records = _run(play(read_records(data), ingest, SystemClock(), speed))
+    records = _run(play(read_records(data, FileLayout(tz=tz)), ingest, SystemClock(), speed))
     summary = {
         "records": records,
         "symbols": len(ingest.cache),
@@ -139,29 +146,29 @@ def export(
     return 0
 
 
-def _settings(config: Path | None, symbols: Path | None) -> tuple[KisConfig, FeedConfig, Path]:
+def _settings(config: Path | None, symbols: Path | None) -> tuple[Config, Path]:
     from msgspec.structs import replace
 
     from qts.config import load
     from qts.embedded import default_home
 
     settings = load(config, os.environ)
-    venues, feed = settings.venues, settings.feed
     if symbols is not None:
-        feed = replace(feed, symbols=symbols)
-    return venues.kis, feed, settings.home or default_home(os.environ)
+        settings = replace(settings, feed=replace(settings.feed, symbols=symbols))
+    return settings, settings.home or default_home(os.environ)
 
 
-def _simulator_clock(url: str | None) -> Clock:
+def _simulator_clock(venue: str, settings: Config) -> Clock:
     import urllib.request
 
     import msgspec
 
     from qts.simulators import SimulatedClock
 
+    url = getattr(getattr(settings.venues, venue, None), "url", None)
     if url is None:
         raise RefusedError(
-            "--simulated-time: venues.kis.url is not set; name a simulator's address"
+            f"--simulated-time: venues.{venue}.url is not set; name a simulator's address"
         )
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/_control/clock", timeout=5) as reply:  # noqa: S310 - the operator's setting
@@ -178,20 +185,19 @@ def _run(work: Any) -> Any:
 
 
 async def _observe(
-    kis: KisConfig,
-    config: FeedConfig,
+    settings: Config,
     where: tuple[Path, Clock],
     seconds: float | None,
     line: StatusLine,
 ) -> FeedStatus:
-    from qts.feed import Feed
+    from qts.app import observe_venue
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     try:
-        async with Feed.open(kis, config, *where) as feed:
+        async with observe_venue(settings, *where) as feed:
             line.note(f"plan: {feed.plan.description}")
             if not feed.plan.granted:
                 line.note(feed.plan.render().splitlines()[-1])

@@ -33,7 +33,8 @@ class PlainCommand(TyperCommand):
             self.help = self.help.replace("\n\nExample:", "\n\n\b\nExample:")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        pieces = super().collect_usage_pieces(ctx)
+        return [piece.strip("{}").removesuffix("...") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self, ctx, formatter)

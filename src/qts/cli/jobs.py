@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,8 @@ from qts.cli.console import (
     ConfigOption,
     DurationOption,
     JsonOption,
+    load_config,
+    open_publisher,
     parse_uuid,
     print_json,
     with_database,
@@ -74,7 +75,7 @@ def show(
 
 @app.command()
 def work(duration: DurationOption = None, config: ConfigOption = None) -> None:
-    """Run pending jobs, one after the other, until Ctrl-C.
+    """Run pending jobs, one after the other, until Ctrl-C. A run takes jobs as well.
 
     Example: qts ops jobs work
     """
@@ -83,27 +84,26 @@ def work(duration: DurationOption = None, config: ConfigOption = None) -> None:
 
 
 def submit(config: Path | None, arguments: tuple[str, ...]) -> UUID:
-    return with_database(config, lambda database: _submit(database, arguments), SCHEMA)
-
-
-async def _submit(database: Database, arguments: tuple[str, ...]) -> UUID:
     from qts.backtest import submit_job
-    from qts.outbox import OutboxConfig, PostgresBus
 
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        return await submit_job(database, bus, arguments)
+    async def store(database: Database) -> UUID:
+        async with open_publisher(database, config) as bus:
+            return await submit_job(database, bus, arguments)
+
+    return with_database(config, store, SCHEMA)
 
 
 async def _work(database: Database, config: Path | None, seconds: float | None) -> None:
+    from msgspec.structs import replace
+
     from qts.backtest import BacktestJobHandler
-    from qts.config import load
-    from qts.outbox import BACKTEST_COMMAND, Dispatcher, PostgresBus
+    from qts.outbox import BACKTEST_COMMAND, Dispatcher, open_bus
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     dispatcher = Dispatcher()
-    async with PostgresBus.open(database, load(config, os.environ).outbox.streams) as bus:
+    async with open_bus(database, replace(load_config(config).outbox, run_relay=False)) as bus:
         BacktestJobHandler(database, bus).register(dispatcher)
         consumer = bus.consumer(BACKTEST_COMMAND, dispatcher)
         running = asyncio.create_task(consumer.run())

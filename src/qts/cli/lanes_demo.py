@@ -35,11 +35,11 @@ def lanes(
     Example: qts dev lanes --duration 5s
     """
     from qts.config import resolve
-    from qts.events import AlertHooks, EventEngine
+    from qts.events import EventEngine
 
     seconds = parse_duration(duration)
     output = JsonFile(json_file)
-    engine = EventEngine(resolve(config, os.environ).config.events, hooks=AlertHooks())
+    engine = EventEngine(resolve(config, os.environ).config.events)
     _register(engine)
     with engine, _flood(engine):
         _show(engine, seconds, quiet=output.prints)

@@ -1,7 +1,12 @@
-"""The `qts` command: runs one command line; every error becomes one line and an exit code."""
+"""The `qts` command: its table of commands, and the run of one command line.
+
+`qts --help` prints the table without importing a command's module; a test compares every line
+with the help of its command. Every error becomes one line and an exit code.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,9 +15,123 @@ import typer
 from typer.exceptions import TyperException
 
 import qts
-from qts.cli.commands import COMMANDS
-from qts.cli.groups import TableGroup
+from qts.cli.groups import Entry, TableGroup
 from qts.domain import QtsError
+
+_DATA = {
+    "observe": Entry("data:observe", "Watch a market and record it; no strategy, no orders"),
+    "replay": Entry("data:replay", "Replay recorded ticks through the surge detector"),
+    "export": Entry("data:export", "Write recorded ticks as one Parquet file"),
+    "instruments": Entry("instruments:instruments", "List or search the instruments of a venue"),
+    "download": Entry(
+        "history:download",
+        "Download past bars into the catalogue; run it again to continue or to update",
+    ),
+    "import": Entry("imports:import_data", "Import bars or ticks of files into the catalogue"),
+    "list": Entry("history:list_series", "List the bars and ticks in the catalogue"),
+    "check": Entry("history:check", "Check the catalogue for damaged files and missing time"),
+}
+_OPS = {
+    "outbox": Entry("outbox:app", "Durable message bus: status, dead letters, relay"),
+    "dead-letters": Entry("dead_letters:app", "Events that used up their retries in the lanes"),
+    "degrade": Entry("lanes:degrade", "Set the degradation level of the running QTS"),
+    "cache": Entry("cache:app", "Cache: status, one value, flush"),
+    "database": Entry("database:app", "Database schema: migrate, status"),
+    "jobs": Entry("jobs:app", "Backtest jobs: list, show, work"),
+    "state": Entry("state:app", "States of strategies: list, clear"),
+    "notify": Entry("notify:app", "Notifications: test a channel, status, recent messages"),
+    "metrics": Entry("notify:metrics", "Files for Prometheus and Grafana"),
+    "alerts": Entry("alerts:app", "Alerts: list, acknowledge"),
+    "actions": Entry("actions:actions", "List what operators did: who, what and why"),
+    "backup": Entry("database:backup", "Write the state to one file, also while QTS runs"),
+    "restore": Entry("database:restore", "Restore a backup into an empty home or database"),
+}
+_DEV = {
+    "simulate": Entry("simulate:app", "Run a venue simulator: kis, upbit"),
+    "router": Entry("router:app", "Message router: run a scenario, on one or two machines"),
+    "lanes": Entry("lanes_demo:lanes", "Flood the event lanes and show them live"),
+    "verify": Entry("verify:app", "Measure a goal and print PASS or FAIL"),
+    "bench": Entry("bench:bench", "Measure a package beside its peers"),
+}
+_NEW = {
+    "run": Entry(
+        "run:run",
+        "Run the trading system; paper broker and simulated market by default",
+        "Trade",
+    ),
+    "backtest": Entry(
+        "backtest:backtest",
+        "Run strategies over recorded or simulated ticks, or over bars",
+        "Trade",
+    ),
+    "optimise": Entry(
+        "optimise:optimise", "Search the parameters of a strategy over bars", "Trade"
+    ),
+    "orders": Entry(
+        "orders:orders", "list, show, place, cancel, reconcile, resolve, freeze, resume", "Trade"
+    ),
+    "positions": Entry(
+        "positions:positions", "List positions; close one or all; adopt a holding", "Trade"
+    ),
+    "kill": Entry("safety:kill", "Kill switch: on, off, status", "Trade"),
+    "failsafe": Entry("safety:failsafe", "Fail-safe: status, release, codes", "Trade"),
+    "top": Entry("view:top", "Live status in the terminal", "Watch"),
+    "dashboard": Entry("view:dashboard", "Live status in the browser", "Watch"),
+    "report": Entry(
+        "report:report", "Profit, trades, refusals, incidents and latencies of a day", "Watch"
+    ),
+    "explain": Entry(
+        "explain:explain",
+        "Why a day earned something else than its backtest, in parts that add up",
+        "Watch",
+    ),
+    "config": Entry("config:app", "check, show, init", "Set up"),
+    "doctor": Entry("doctor:doctor", "Check this machine", "Set up"),
+    "setup": Entry(
+        "setup:setup", "Ask for the key of a venue, check it there and store it", "Set up"
+    ),
+    "rehearse": Entry(
+        "rehearse:rehearse",
+        "Rehearse real orders at a venue, step by step; live trading needs it once a month",
+        "Set up",
+    ),
+    "data": Entry(
+        _DATA,
+        "Market data: observe, replay, export, instruments, download, import, list, check",
+        "More",
+        "qts data observe --duration 60s --symbols symbols.txt",
+    ),
+    "ops": Entry(
+        _OPS,
+        "Operations: outbox, dead-letters, cache, database, jobs, notify, alerts, actions, backup",
+        "More",
+        "qts ops outbox status",
+    ),
+    "dev": Entry(
+        _DEV,
+        "Development: simulate, router, lanes, verify, bench",
+        "More",
+        "qts dev verify isolation --duration 60s",
+    ),
+}
+_OLD = {
+    **{name: _DATA[name] for name in ("observe", "replay", "export")},
+    **{
+        name: entry
+        for name, entry in _OPS.items()
+        if name not in ("jobs", "state", "alerts", "actions")
+    },
+    "backtests": _OPS["jobs"],
+    "simulate": _DEV["simulate"],
+    "route": Entry("router:run"),
+    "distributed": _DEV["router"],
+    "events": Entry({"demo": _DEV["lanes"]}, _DEV["lanes"].help, example="qts dev lanes"),
+    "verify": _DEV["verify"],
+    "retrace": Entry("verify:decisions"),
+    "bench": _DEV["bench"],
+}
+
+COMMANDS = _NEW | {name: entry._replace(hidden=True) for name, entry in _OLD.items()}
 
 
 class _Root(TableGroup):
@@ -51,6 +170,8 @@ def _global_options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    # A tenth of a start is collections among the objects of imports, which all stay.
+    gc.set_threshold(10_000, *gc.get_threshold()[1:])
     sys.exit(run_command(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -1,4 +1,4 @@
-"""`qts orders`: inspect orders, cancel, reconcile and repair manually."""
+"""`qts orders`: inspect orders, place, cancel, reconcile and repair manually."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from qts.cli.console import (
     ConfigOption,
     JsonOption,
     SymbolOption,
+    YesOption,
     account_column,
     format_number,
     load_config,
+    open_publisher,
+    parse_number,
     parse_uuid,
     print_json,
     with_account,
@@ -23,17 +26,20 @@ from qts.cli.console import (
     with_database,
 )
 from qts.cli.groups import command_group
-from qts.domain import AttemptState, RefusedError, check_name
+from qts.cli.manual import SCHEMA as MANUAL_SCHEMA
+from qts.cli.manual import IdOption, carry_out, command_id, confirm
+from qts.domain import AttemptState, RefusedError, Side, check_name
 
 if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from qts.dashboard import PlaceOrderAction
     from qts.database import Database
     from qts.domain import AccountKey
     from qts.orders import OrderRow
 
-SCHEMA = 16  # adds accounts
+SCHEMA = 20  # adds instruments, whose names are shown
 
 OrderArgument = Annotated[
     str, typer.Argument(metavar="ORDER", help="The order's id, from the list.")
@@ -43,9 +49,9 @@ SymbolArgument = Annotated[
 ]
 
 orders = command_group(
-    "Orders: list, inspect, cancel, reconcile with the venue, resolve unknown outcomes.",
+    "Orders: list, inspect, place, cancel, reconcile with the venue, resolve unknown outcomes.",
     "qts orders list --state UNKNOWN",
-    "list, show, cancel, reconcile, resolve, freeze, resume",
+    "list, show, place, cancel, reconcile, resolve, freeze, resume",
 )
 
 
@@ -111,13 +117,62 @@ def show(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption 
 
 
 @orders.command()
+def place(
+    side: Annotated[str, typer.Argument(metavar="BUY|SELL", help="The side.")],
+    symbol: Annotated[str, typer.Argument(metavar="SYMBOL", help="The symbol.")],
+    quantity: Annotated[str, typer.Option("--quantity", metavar="N", help="How much.")],
+    limit: Annotated[
+        str | None, typer.Option("--limit", metavar="PRICE", help="The worst price to accept.")
+    ] = None,
+    market: Annotated[
+        bool, typer.Option("--market", help="At the market; so it is without --limit.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the log.")] = "",
+    account: AccountOption = None,
+    id_: IdOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Place an order manually, through the gate and the run of the account.
+
+    A refusal prints the reasons of the gate. Stops watch what was bought; strategies leave its
+    symbol to you.
+
+    Example: qts orders place BUY 005930 --quantity 3 --limit 71000 --reason "earnings"
+    """
+    from qts.dashboard import PlaceOrderAction
+
+    check_name("side", side.upper(), Side)
+    if limit is not None and market:
+        raise RefusedError("--limit and --market are both given; expected one of them")
+    price = None if limit is None else parse_number("--limit", limit)
+
+    async def run(database: Database, key: AccountKey) -> int:
+        action = PlaceOrderAction(
+            id=command_id(id_),
+            symbol=symbol,
+            side=Side(side.upper()),
+            quantity=parse_number("--quantity", quantity),
+            price=price,
+            reason=reason,
+            account=str(key),
+        )
+        confirm(_order_preview(action, key), "Send this order?", yes=yes)
+        return await carry_out(config, database, [key], action, as_json=as_json)
+
+    if code := with_account(config, run, account=account, schema=MANUAL_SCHEMA):
+        raise typer.Exit(code)
+
+
+@orders.command()
 def cancel(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Request the cancellation of an order; the venue confirms it.
 
     Example: qts orders cancel 0198c0de-0000-7000-8000-000000000001
     """
     intent = _uuid(order)
-    requested = with_account(config, lambda database, key: _cancel(database, key, intent))
+    requested = with_account(config, lambda database, key: _cancel(config, database, key, intent))
     if as_json:
         print_json({"asked": requested})
     elif requested:
@@ -132,7 +187,11 @@ def reconcile(account: AccountOption = None, config: ConfigOption = None) -> Non
 
     Example: qts orders reconcile
     """
-    with_account(config, _request_reconciliation, account=account)
+    with_account(
+        config,
+        lambda database, key: _request_reconciliation(config, database, key),
+        account=account,
+    )
     typer.echo("reconciliation requested; see qts orders list --state UNKNOWN and the log")
 
 
@@ -151,7 +210,7 @@ def resolve(
     name = None if order.lower() == "absent" else order
     if not order.strip():
         raise RefusedError("--as is empty; name the venue's order, or absent")
-    with_database(config, lambda database: _resolve(database, _uuid(attempt), name), SCHEMA)
+    with_database(config, lambda database: _resolve(config, database, _uuid(attempt), name), SCHEMA)
     typer.echo(f"{attempt} is {'absent' if name is None else f'order {name}'}")
 
 
@@ -173,7 +232,7 @@ def freeze(
     """
 
     async def run(database: Database, key: AccountKey) -> tuple[AccountKey, bool]:
-        return key, await _freeze(database, key, symbol, reason)
+        return key, await _freeze(config, database, key, symbol, reason)
 
     key, frozen = with_account(config, run, broker, account)
     typer.echo(f"{symbol} is frozen at {key.broker}" if frozen else f"{symbol} was frozen before")
@@ -199,42 +258,54 @@ def resume(
     typer.echo(f"{symbol} may trade at {with_account(config, run, broker, account).broker}")
 
 
-async def _cancel(database: Database, key: AccountKey, intent_id: UUID) -> bool:
+def _order_preview(action: PlaceOrderAction, key: AccountKey) -> list[str]:
+    at = "at the market"
+    if action.price is not None:
+        value = action.price * action.quantity
+        at = f"at {format_number(action.price)} or better, {value:,.0f} won"
+    quantity = format_number(action.quantity)
+    return [f"{action.side} {quantity} {action.symbol} {at}, account {key.short}"]
+
+
+async def _cancel(
+    config: Path | None, database: Database, key: AccountKey, intent_id: UUID
+) -> bool:
     from qts.orders import OrderManager
-    from qts.outbox import OutboxConfig, PostgresBus
 
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        return await OrderManager(database, bus, key).cancel(intent_id)
+    async with open_publisher(database, config) as bus:
+        return await OrderManager(database, bus, key, None).cancel(intent_id)
 
 
-async def _freeze(database: Database, key: AccountKey, symbol: str, reason: str) -> bool:
+async def _freeze(
+    config: Path | None, database: Database, key: AccountKey, symbol: str, reason: str
+) -> bool:
     from qts.domain import SystemClock
     from qts.orders import check_symbol, freeze_position
-    from qts.outbox import OutboxConfig, PostgresBus
 
     await check_symbol(database, key, symbol, or_whole_venue=True)
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+    async with open_publisher(database, config) as bus:
         now = SystemClock().now()
         return await freeze_position(database, bus, key, symbol, reason, now)
 
 
-async def _request_reconciliation(database: Database, key: AccountKey) -> None:
+async def _request_reconciliation(config: Path | None, database: Database, key: AccountKey) -> None:
     from qts.orders import Reconcile
-    from qts.outbox import TRADE_COMMAND, OutboxConfig, OutboxEvent, PostgresBus
+    from qts.outbox import TRADE_COMMAND, OutboxEvent
 
     event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Books", "all"), account=key)
     async with (
-        PostgresBus.open(database, OutboxConfig().streams) as bus,
+        open_publisher(database, config) as bus,
         database.transaction() as tx,
     ):
         await bus.publish(tx, event)
 
 
-async def _resolve(database: Database, attempt_id: UUID, order_id: str | None) -> None:
+async def _resolve(
+    config: Path | None, database: Database, attempt_id: UUID, order_id: str | None
+) -> None:
     from qts.orders import resolve_manually
-    from qts.outbox import OutboxConfig, PostgresBus
 
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+    async with open_publisher(database, config) as bus:
         await resolve_manually(database, bus, attempt_id, order_id)
 
 
@@ -248,7 +319,7 @@ def _feed_symbols(config: Path | None) -> list[str]:
 
 def _order_line(row: OrderRow) -> str:
     price = f" at {format_number(row.price)}" if row.price is not None else " at the market"
-    state = row.attempt_state or "-"
+    state, name = row.attempt_state or "-", f" {row.name}" if row.name else ""
     until = row.good_until if row.status == "CREATED" else None
     note = f", until {until:%Y-%m-%d %H:%M:%S}" if until is not None else ""
     note += "  operator must resolve: see show" if row.needs_person else ""
@@ -256,7 +327,7 @@ def _order_line(row: OrderRow) -> str:
         note = f"  {row.reason_code}{note}"
     return (
         f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.intent_id}  {row.status:<9}  {state:<9}  "
-        f"{row.intent_type} {row.side} {format_number(row.quantity)} {row.symbol}{price}, "
+        f"{row.intent_type} {row.side} {format_number(row.quantity)} {row.symbol}{name}{price}, "
         f"{format_number(row.filled)} filled{note}"
     )
 

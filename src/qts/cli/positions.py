@@ -1,8 +1,9 @@
-"""`qts positions`: list positions and what was held before QTS; adopt and accept holdings."""
+"""`qts positions`: list and close positions, adopt and accept what was held before QTS."""
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +14,19 @@ from qts.cli.console import (
     BrokerOption,
     ConfigOption,
     JsonOption,
+    YesOption,
     account_column,
     format_number,
+    open_publisher,
+    parse_number,
     print_json,
     with_account,
     with_accounts,
+    with_run_accounts,
 )
 from qts.cli.groups import command_group
+from qts.cli.manual import SCHEMA as MANUAL_SCHEMA
+from qts.cli.manual import IdOption, carry_out, close_preview, command_id, confirm
 from qts.domain import RefusedError
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ Place = tuple[str, str, str]  # broker, account, symbol
 positions = command_group(
     "Positions, computed from fills, and what was held before QTS.",
     "qts positions",
-    "List positions; adopt a holding",
+    "List positions; close one or all; adopt a holding",
 )
 
 
@@ -106,14 +113,56 @@ def adopt(
         raise RefusedError(f"{missing} is missing; expected QUANTITY and --price, or neither")
     change: Any = symbol
     if quantity is not None and price is not None:
-        change = external_fill(symbol, _number("QUANTITY", quantity), _number("--price", price))
+        change = external_fill(
+            symbol, parse_number("QUANTITY", quantity), parse_number("--price", price)
+        )
 
     async def run(database: Database, key: AccountKey) -> tuple[AccountKey, StopRecord | None]:
-        return key, await _adopt(database, key, change, stops)
+        return key, await _adopt(config, database, key, change, stops)
 
     key, record = with_account(config, run, broker, account)
     what = symbol if quantity is None else f"{quantity} of {symbol} at {price}"
     typer.echo(f"{what} is in the ledger of {key.broker}{_watch_note(record)}")
+
+
+@positions.command()
+def close(
+    symbol: Annotated[
+        str | None, typer.Argument(metavar="SYMBOL", help="The symbol; or --all.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every position, and cancel every open order: flatten.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the log.")] = "",
+    account: AccountsOption = None,
+    id_: IdOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Close a position at the market, after its open orders are cancelled.
+
+    The running QTS does it, through the gate; while the kill switch is on it is refused, as every
+    order is. What was held before QTS stays.
+
+    Example: qts positions close 005930 --reason "leaving for the day"
+    """
+    from qts.dashboard import ClosePositionsAction
+
+    if (symbol is None) != every:
+        raise RefusedError("expected SYMBOL or --all, and not both")
+    if not reason.strip():
+        raise RefusedError("--reason is missing; it is kept in the log of actions")
+
+    async def run(database: Database, keys: list[AccountKey]) -> int:
+        action = ClosePositionsAction(id=command_id(id_), symbol=symbol, reason=reason)
+        lines = await close_preview(config, database, keys, symbol)
+        if lines:
+            confirm(lines, "Do this now?", yes=yes)
+        return await carry_out(config, database, keys, action, as_json=as_json)
+
+    if code := with_run_accounts(config, run, account, MANUAL_SCHEMA):
+        raise typer.Exit(code)
 
 
 @positions.command()
@@ -143,13 +192,12 @@ _HEAD = f"{'broker':<8}{'symbol':<12}{'quantity':>18}{'average':>18}{'realised':
 
 
 async def _adopt(
-    database: Database, key: AccountKey, change: Any, stops: bool
+    config: Path | None, database: Database, key: AccountKey, change: Any, stops: bool
 ) -> StopRecord | None:
     from qts.orders import adopt_holding, check_symbol
-    from qts.outbox import OutboxConfig, PostgresBus
 
     await check_symbol(database, key, change if isinstance(change, str) else change.symbol)
-    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+    async with open_publisher(database, config) as bus:
         return await adopt_holding(database, bus, key, change, stops=stops)
 
 
@@ -178,7 +226,7 @@ def _position_line(row: PositionRow, note: str) -> str:
     figures = (row.quantity, row.average_price, row.realised_pnl, row.fees)
     quantity, average, realised, fees = map(format_number, figures)
     line = f"{row.broker:<8}{row.symbol:<12}{quantity:>18}{average:>18}{realised:>16}{fees:>14}"
-    return f"{line}  {note}".rstrip()
+    return "  ".join(filter(None, (line, row.name, note)))
 
 
 def _note(notes: dict[Place, str], row: PositionRow) -> str:
@@ -194,10 +242,3 @@ def _watch_note(record: StopRecord | None) -> str:
     if record is None:
         return ""
     return "; its stops begin at the next price" if record.watched else "; no stop watches it"
-
-
-def _number(name: str, text: str) -> Decimal:
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        raise RefusedError(f"{name} {text!r} is not a number") from None

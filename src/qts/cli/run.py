@@ -39,13 +39,16 @@ def run(
 
     Example: qts run --duration 60s --json summary.json
     """
-    from qts.app import build_app
     from qts.config import load
 
     seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
+    settings = load(config, os.environ)
+
+    from qts.app import build_app  # after the input is checked: it takes most of a second
+
     output = _RunOutput(_console(report.prints), seconds)
-    summary = build_app(load(config, os.environ)).run(seconds, output, trade=not servers_only)
+    summary = build_app(settings).run(seconds, output, trade=not servers_only)
     output.ended(summary)
     report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
@@ -119,6 +122,9 @@ class _RunOutput:
 
         mode = "[bold red]LIVE[/bold red]" if traded.mode == "live" else traded.mode
         self._console.print(f"\n[bold]{traded.broker}[/bold], {mode}")
+        if len(traded.venues) > 1:
+            for name, text in _venues(traded):
+                self._console.print(f"  {name:<11}{text}", soft_wrap=True)
         for name, text in _figures(traded):
             self._console.print(f"  {name:<11}{text}", soft_wrap=True)
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -129,6 +135,7 @@ class _RunOutput:
             spans = (f"{span:.3f}" for span in (lane.p50_ms, lane.p99_ms, lane.max_ms))
             table.add_row(name, *counts, *spans)
         self._console.print(table)
+        self._print_strategies(traded)
         if traded.books_agree:
             self._console.print("  [green]orders, fills and positions match the broker[/green]")
         for difference in traded.differences:
@@ -138,10 +145,41 @@ class _RunOutput:
                 line = f"  strategy {key} was disabled: {strategy.reason}"
                 self._console.print(line, style="red", markup=False, soft_wrap=True)
 
+    def _print_strategies(self, traded: TradingSummary) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        if not traded.strategies:
+            return
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        table.add_column("  strategy", header_style="dim")
+        for heading in ("orders", "fills", "refused", "realised", "fees", "open", "held"):
+            table.add_column(heading, header_style="dim", justify="right")
+        for name, each in traded.strategies.items():
+            counts = (f"{count:,}" for count in (each.orders, each.fills, each.refused))
+            values = (each.pnl["realised"], each.fees, each.pnl["unrealised"], each.exposure)
+            won = (f"{value:,.0f}" for value in values)
+            table.add_row(Text(f"  {name}"), *counts, *won)
+        self._console.print(table)
+
+
+def _venues(traded: TradingSummary) -> Iterator[tuple[str, str]]:
+    for venue, each in traded.venues.items():
+        attempts = sum(each.attempts.values())
+        books = "match" if each.books_agree else "DIFFER"
+        yield (
+            venue,
+            f"{each.broker}: {each.ticks:,} ticks, {attempts:,} attempts, {each.fills:,} fills, "
+            f"positions {each.positions:,}, equity {each.pnl['equity']:,}, {each.safety}, "
+            f"books {books}",
+        )
+
 
 def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
     attempts = ", ".join(f"{n} {state}" for state, n in traded.attempts.items()) or "none"
     yield "ticks", f"{traded.ticks:,}"
+    if traded.bars:
+        yield "bars", f"{traded.bars:,}; {traded.router.delivered:,} delivered to strategies"
     yield "orders", f"{traded.signals:,} signals, {traded.intents:,} intents, attempts: {attempts}"
     yield "fills", f"{traded.fills:,}, positions {traded.positions:,}"
     if traded.baseline:
@@ -161,9 +199,13 @@ def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
             f"tick to order: p50 {spans.p50_ms:.1f} ms, p99 {spans.p99_ms:.1f} ms, "
             f"max {spans.max_ms:.1f} ms over {spans.orders:,} orders",
         )
-    if traded.refusals:
-        top = sorted(traded.refusals.items(), key=lambda each: -each[1])[:5]
-        yield "refused", ", ".join(f"{code} {count:,}" for code, count in top)
+    for name, refusals in (
+        ("PreCheck", traded.precheck_refusals),
+        ("gate", traded.refusals),
+    ):
+        if refusals:
+            top = sorted(refusals.items(), key=lambda each: -each[1])[:5]
+            yield name, "refused: " + ", ".join(f"{code} {count:,}" for code, count in top)
     rates = [f"{kind} {rate:.1%}" for kind, rate in traded.cache.items() if rate is not None]
     yield "cache", "hit rates of the last minute: " + (", ".join(rates) or "no reads")
     for stream, counts in traded.outbox.items():

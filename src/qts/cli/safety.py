@@ -18,6 +18,7 @@ from qts.cli.console import (
     load_config,
     print_json,
     with_account,
+    with_each_account,
 )
 from qts.cli.groups import command_group
 from qts.domain import RefusedError
@@ -78,18 +79,21 @@ def switches(
     """
     from qts.risk import KillSwitch
 
-    found = with_account(
-        config, lambda database, key: KillSwitch(database, key).all(), account=account
-    )
+    read = with_each_account(config, lambda database, key: KillSwitch(database, key).all(), account)
     if as_json:
-        print_json({"switches": found})
+        print_json({"switches": read[""]} if "" in read else {"venues": read})
         return
-    if not found:
-        typer.echo("no switch of this account was ever set: nothing may trade")
-    for name, switch in found.items():
-        state = "may trade" if switch.enabled else "STOPPED"
-        reason = f": {switch.reason}" if switch.reason else ""
-        typer.echo(f"{name:<24}{state:<11}{switch.changed_at:%F %T}  {switch.changed_by}{reason}")
+    for venue, found in read.items():
+        if venue:
+            typer.echo(venue)
+        if not found:
+            typer.echo("no switch of this account was ever set: nothing may trade")
+        for name, switch in found.items():
+            state = "may trade" if switch.enabled else "STOPPED"
+            reason = f": {switch.reason}" if switch.reason else ""
+            typer.echo(
+                f"{name:<24}{state:<11}{switch.changed_at:%F %T}  {switch.changed_by}{reason}"
+            )
 
 
 @failsafe.command()
@@ -109,15 +113,17 @@ def status(
         safe = FailSafe(database, key)
         return await safe.now(), await safe.log(limit)
 
-    now, lines = with_account(config, read, account=account)
+    found = with_each_account(config, read, account)
+    shown = {venue: {"safety": now, "log": lines} for venue, (now, lines) in found.items()}
     if as_json:
-        print_json({"safety": now, "log": lines})
+        print_json(shown.get("", {"venues": shown}))
         return
-    reason = f"  {now.code} {now.message}" if now.code else ""
-    typer.echo(f"{now.state}  since {now.since:%F %T}{reason}")
-    for line in lines:
-        change = f"{line.state_before} > {line.state_after}"
-        typer.echo(f"{line.at:%F %T}  {line.code:<8}{change:<20}{line.actor:<10}{line.message}")
+    for venue, (now, lines) in found.items():
+        reason = f"  {now.code} {now.message}" if now.code else ""
+        typer.echo(f"{venue}  {now.state}  since {now.since:%F %T}{reason}".lstrip())
+        for line in lines:
+            change = f"{line.state_before} > {line.state_after}"
+            typer.echo(f"{line.at:%F %T}  {line.code:<8}{change:<20}{line.actor:<10}{line.message}")
 
 
 @failsafe.command()
@@ -169,15 +175,13 @@ def _switch(
     async def change(database: Database, key: AccountKey) -> AccountKey:
         switch = KillSwitch(database, key)
         if strategy is not None:
-            await switch.check_strategy(
-                strategy, lambda: load_config(config).pipeline.strategy_keys()
-            )
+            await switch.check_strategy(strategy, lambda: load_config(config).strategy_names())
         await switch.set(enabled, user_name(), reason, strategy)
         return key
 
-    key = with_account(config, change, account=account)
-    subject = f"strategy {strategy} of account {key}" if strategy else f"account {key}"
-    typer.echo(f"{subject} {'may trade' if enabled else 'is STOPPED'}")
+    for key in with_each_account(config, change, account).values():
+        subject = f"strategy {strategy} of account {key}" if strategy else f"account {key}"
+        typer.echo(f"{subject} {'may trade' if enabled else 'is STOPPED'}")
 
 
 def user_name() -> str:

@@ -82,7 +82,7 @@ def top(
     """Live status in the terminal.
 
     Shows lanes, orders, positions, feed and alerts of a running QTS. Keys: tab, k stops trading,
-    q quits.
+    q quits. Exit code of --once: 0: the run reports, 1: it does not run or hangs.
 
     Example: qts top
     """
@@ -94,16 +94,19 @@ def top(
 
 
 async def _top(config: Config, once: bool) -> None:
-    from qts.app import open_database, open_store, run_account
+    from qts.app import open_database, open_store, run_accounts
     from qts.dashboard import LiveStatusSource, frame
 
     application = None if once else _application()
-    key = run_account(config)
-    prefix = config.cache.of_account(key.account).prefix
+    keys = list(run_accounts(config).values())
+    prefix = config.cache.of_account(keys[0].account).prefix
     async with open_store(config) as store, open_database(config) as database:
-        source = LiveStatusSource(store, database, prefix, key)
+        source = LiveStatusSource(store, database, prefix, *keys)
         if application is None:
-            typer.echo(frame(await source.read()))
+            snapshot = await source.read()
+            typer.echo(frame(snapshot))
+            if snapshot.live is None or snapshot.trouble:
+                raise typer.Exit(1)
         else:
             await application(source, user_name()).run_async()
 

@@ -1,0 +1,367 @@
+"""One account of a run: its venue's feed and broker, its portfolio, stops, gate and orders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from qts.app.market_history import recent_bars
+from qts.app.supervision import TaskSupervisor
+from qts.app.venue import FeedSource, connect_venue, instrument_sync, open_paper_broker
+from qts.app.workers import RunWorkers
+from qts.brokers import AccountLock, Broker
+from qts.brokers.paper import PaperBroker
+from qts.cache import Cache, CacheStore
+from qts.config import Config
+from qts.database import Database
+from qts.domain import Clock, Instruments
+from qts.events import AccountEvents, AsyncPublisher, EventEngine, Payload
+from qts.feed import Feed, read_symbols
+from qts.notify import RecentAlerts
+from qts.orders import DatabaseSafetyControls, ExecutionContext, Ledger, Reconciler, SubmitResult
+from qts.orders.engine import ExecutionEngine
+from qts.outbox import EventBus
+from qts.pipeline import (
+    DecisionJournal,
+    DecisionPolicy,
+    EtedaPipeline,
+    IntentTracker,
+    MarketState,
+    OrderSubmitter,
+    PipelineHooks,
+    Portfolio,
+    PortfolioStore,
+    StrategyConfig,
+    StrategyRunner,
+    maintenance,
+    own_stops,
+)
+from qts.pipeline.bar_publisher import BarPublisher
+from qts.pipeline.cache_loader import AccountCacheWriter, CacheSource, DatabaseCacheLoader
+from qts.pipeline.cycle_events import AccountEvaluator
+from qts.pipeline.engine import AccountStops
+from qts.pipeline.exits import StopExitHandler
+from qts.pipeline.fill_monitor import FillMonitor
+from qts.pipeline.freezes import PositionFreezer
+from qts.pipeline.isolated_runner import ProcessPauser
+from qts.pipeline.manual_orders import ManualOrderHandler
+from qts.pipeline.order_changer import OrderCanceller
+from qts.pipeline.order_handlers import OrderEventHandler
+from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.pipeline.position_sync import PositionSync
+from qts.pipeline.precheck import PreCheckStep
+from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
+from qts.pipeline.tick_publisher import TickPublisher
+from qts.pipeline.warm_up import WarmUp
+from qts.pipeline.watch_list import WatchList
+from qts.risk import (
+    FailSafe,
+    KillSwitch,
+    MicroRiskLoop,
+    OrderProposal,
+    PreTradeGate,
+    RiskLimits,
+    SafetyMonitor,
+    SafetyState,
+)
+from qts.risk.fail_safe_reporter import FailSafeReporter
+from qts.strategies import Strategy
+from qts.venues import ClockSkew
+
+DRAIN_TIMEOUT_S = 5.0
+
+
+class AccountSettings(NamedTuple):
+    """What an account of a run is opened with; `keys` is the folder of its venue's token."""
+
+    config: Config
+    lock: AccountLock
+    keys: Path
+
+
+class RunParts(NamedTuple):
+    """What the accounts of a run share from its start."""
+
+    database: Database
+    clock: Clock
+    began: datetime
+    alerts: RecentAlerts
+    instances: Sequence[StrategyConfig]
+    strategies: Mapping[str, Strategy[Any]]
+    limits: RiskLimits
+    journal: DecisionJournal | None
+    store: PortfolioStore
+    next_cycle: Callable[[], int]
+
+
+class TradingAccount:
+    """Built in the order of its methods: `open`, `connect`, `build`, `register`, `start`."""
+
+    def __init__(self, settings: AccountSettings, run: RunParts, number: int) -> None:
+        config, self.lock, self.keys = settings
+        self.key = key = self.lock.key
+        self.config = replace(config, cache=config.cache.of_account(key.account))
+        self.venue = config.feed.venue_name
+        self.alone = len(run.store.state.accounts) == 1
+        self._run, self.limits = run, run.limits
+        database, clock = run.database, run.clock
+        self.monitor = SafetyMonitor(database, key, clock)
+        self.fail_safe = FailSafe(database, key)
+        self.kill_switch = KillSwitch(database, key)
+        self.reporter = FailSafeReporter(self.fail_safe, self._add_alert, clock)
+        self.instruments = Instruments()
+        self.portfolio = Portfolio(clock, self.instruments, run.store, number)
+        self._version = AccountVersion()
+        self._tracker = IntentTracker()
+        self.stopping = False
+
+    events: AccountEvents
+    cache: Cache
+    ticks: TickPublisher
+    feed: Feed
+    broker: Broker
+    skew: ClockSkew
+    warm_up: WarmUp
+    micro_risk: MicroRiskLoop
+    market: MarketState
+    positions: PositionSync
+    publisher: AsyncPublisher
+    execution: ExecutionEngine
+    precheck: PreCheckStep
+    submitter: OrderSubmitter
+    manual_orders: ManualOrderHandler
+    pipeline: EtedaPipeline
+    stops: AccountStops
+
+    # --- building -------------------------------------------------------------------------------
+
+    async def open(self, stack: AsyncExitStack, engine: EventEngine, store: CacheStore) -> None:
+        """Open the cache and the paper broker, and load the instruments of the venue."""
+        config, (database, clock, *_) = self.config, self._run
+        self._engine, self.events = engine, AccountEvents(engine, "" if self.alone else self.venue)
+        self._cached = CacheSource(database, self.key, self.portfolio, self.limits, clock)
+        loader = DatabaseCacheLoader(self._cached)
+        opening = Cache.open(store, loader, config.cache, clock=clock)
+        self.cache = await stack.enter_async_context(opening)
+        known = self.instruments
+        catalogue = self.keys if self.alone else self.keys / self.venue
+        self._instrument_sync = instrument_sync(config, database, clock, catalogue, known)
+        await self._instrument_sync.start()
+        paper = open_paper_broker(config, database, clock, known)
+        self._paper: PaperBroker | None = await stack.enter_async_context(paper)
+        self._orders = await stack.enter_async_context(database.reserved())
+
+    async def connect(
+        self, stack: AsyncExitStack, bars: BarPublisher, symbols: list[str] | None
+    ) -> None:
+        """Connect to the venue; `symbols` are those to watch, None: all of feed.symbols."""
+        config, (database, clock, *_) = self.config, self._run
+        every, into = config.telemetry.trace_every, (self.portfolio, self.cache, bars)
+        self.ticks = TickPublisher(self.events, *into, self._paper, every)
+        source, paper = FeedSource(self.ticks.callbacks, symbols), self._paper
+        self.feed, self.broker, self.skew, history = await stack.enter_async_context(
+            connect_venue(config, database, clock, self.keys, self.instruments, source, paper)
+        )
+        recent = recent_bars(config, history, self.keys, clock)
+        watched = read_symbols(config.feed.symbols) if symbols is None else symbols
+        self.warm_up = WarmUp(bars, recent, watched, clock)
+
+    def build(self, bus: EventBus, on_order: Callable[[datetime], None]) -> None:
+        """Build what trades; `on_order` takes the time of the decision of each order."""
+        self._build_execution(bus)
+        self._build_pipeline(on_order)
+
+    def _build_execution(self, bus: EventBus) -> None:
+        config, (database, clock, *_) = self.config, self._run
+        version = self._version
+        self._watch_list = WatchList(self.portfolio, self.feed, clock)
+        stops, trip, age = config.risk.stops, self.reporter.trip, self.feed.price_age_s
+        source = self.events.source("risk")
+        self.micro_risk = MicroRiskLoop(stops, self._publish_risk, trip, clock, age, source=source)
+        self.market = MarketState(self.events, self.micro_risk, stops, self.portfolio, clock)
+        kinds = {each.key: each.kind for each in self._run.strategies.values()}
+        own = own_stops(stops, self._run.instances)
+        self.positions = PositionSync(self.portfolio, self.micro_risk, kinds, clock, own)
+        self._account_cache = AccountCacheWriter(self.cache, self._cached, version)
+        self._evaluator = AccountEvaluator(self.events, self._account_cache, version)
+        self.publisher = AsyncPublisher(self._engine, self.events.source("orders"))
+        updates = OrderUpdatePublisher(self.publisher, self.positions, version, trip)
+        short, key = config.orders.allow_short, self.key
+        context = ExecutionContext(
+            database=database,
+            bus=bus,
+            broker=self.broker,
+            ledger=Ledger(database, bus, key, allow_short=short, on_change=updates),
+            safety=DatabaseSafetyControls(self.fail_safe, self.kill_switch),
+            config=config.orders,
+            clock=clock,
+            order_database=self._orders,
+        )
+        self.execution = ExecutionEngine(context, updates, self.positions, self.lock)
+        self._freezer = PositionFreezer(database, bus, key, self._run.alerts, version, clock)
+
+    def _build_pipeline(self, on_order: Callable[[datetime], None]) -> None:
+        config, portfolio, clock = self.config, self.portfolio, self._run.clock
+        version, limits = self._version, self.limits
+        record = self._run.journal.append if self._run.journal else None
+        sources = RiskSources(
+            database=self._orders,
+            account=self.key,
+            cache=self.cache,
+            portfolio=portfolio,
+            monitor=self.monitor,
+            version=version,
+            freezing=self._freezer.pending,
+            unwatched=self.positions.unwatched,
+            is_reconciled=self.reconciler.is_reconciled,
+            is_open=self.is_open,
+            is_clock_synced=self.skew.is_synced,
+            base_price=self.feed.base_price,
+        )
+
+        fills = FillMonitor(self.events, portfolio, config.risk.fills, self.reporter.trip, clock)
+
+        def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
+            version.advance()
+            on_order(proposal.decided_at)
+            self._watch_list.submitted(proposal.symbol)
+            self.precheck.submitted(proposal.signal_id, submitted.intent_id)
+            fills.submitted(proposal, submitted)
+            if submitted.attempt_id is not None:
+                self._order_events.submitted(proposal, submitted.intent_id)
+            if not proposal.intent_type.is_exit and submitted.attempt_id is not None:
+                self.positions.entered(proposal)
+
+        gate = PreTradeGate(limits)
+        self.precheck = PreCheckStep(self.cache, sources, gate, self._account_cache, clock, record)
+        read, manager = RiskSnapshotReader(sources, clock), self.execution.manager
+        self.submitter = OrderSubmitter(gate, manager, read, self._tracker, on_submitted, record)
+        self.manual_orders = ManualOrderHandler(
+            self._run.database, self.key, self.submitter, manager, clock
+        )
+        emit, trip, ready = self.publisher.emit, self.reporter.trip, self.positions.loaded.is_set
+        number = self._run.next_cycle
+        cancel = OrderCanceller(self._run.database, self.key, manager.cancel, self._tracker)
+        hooks = PipelineHooks(
+            self._policy, emit, trip, record, self.precheck, ready, number, cancel
+        )
+        self.pipeline = EtedaPipeline(
+            config.pipeline, portfolio, self.submitter, limits, hooks, clock
+        )
+
+    def register(
+        self, runners: Mapping[str, StrategyRunner], workers: RunWorkers, pauser: ProcessPauser
+    ) -> None:
+        """Register the handlers of fills, orders and stops with the lanes."""
+        self._workers = workers
+        followers = self._tracker, self._account_cache, self._version, runners
+        self._order_events = OrderEventHandler(self.events, self.positions, *followers)
+        clock = self._run.clock
+        exits = StopExitHandler(
+            self.submitter, self.micro_risk, self.portfolio, self._freezer, pauser, clock
+        )
+        self.stops = AccountStops(self.events, self.pipeline, self.micro_risk, exits, self._freezer)
+
+    # --- what others read -----------------------------------------------------------------------
+
+    @property
+    def description(self) -> str:
+        """Where orders go, and what is watched."""
+        where = "" if self.alone else f"{self.venue}: "
+        return f"{where}{self.broker.name}; {self.feed.plan.description}"
+
+    @property
+    def lockdown(self) -> str:
+        """Code, reason and start of a LOCKDOWN; empty in any other state."""
+        now = self.monitor.safety
+        if not self.monitor.is_current or now.state is not SafetyState.LOCKDOWN:
+            return ""
+        where = "" if self.alone else f"{self.venue}: "
+        return f"{where}{now.code} {now.message}, since {now.since:%Y-%m-%d %H:%M:%S} UTC"
+
+    def trades(self, symbol: str) -> bool:
+        """Return whether orders of the symbol belong to this account."""
+        if self.alone or self.instruments[symbol].venue == self.venue:
+            return True
+        return symbol in self.portfolio.positions
+
+    @property
+    def reconciler(self) -> Reconciler:
+        return self.execution.reconciler
+
+    # --- running --------------------------------------------------------------------------------
+
+    async def start(self, tasks: TaskSupervisor) -> None:
+        """Reconcile, then start the tasks of the account; ticks come with `start_feed`."""
+        run, database = tasks.start, self._run.database
+        run("account lock", self.lock.run(self.reporter.trip))
+        run("instruments", self._instrument_sync.run())
+        run("safety monitor", self.monitor.run())
+        run("execution reports", self.reconciler.follow_reports())
+        if await self.execution.reconcile_at_start():
+            await self.positions.load(database, self.broker)
+        run("reconciler", self.reconciler.run())
+        run("account in the cache", self._evaluator.run())
+        run("time in force", self.execution.time_in_force.run())
+        self._workers.start(tasks)
+        self._start_maintenance(tasks)
+        run("watch list", self._watch_list.run(database, self.broker.key))
+        self.stops.start()
+
+    def start_feed(self, tasks: TaskSupervisor) -> asyncio.Task[None]:
+        return tasks.start("feed", self.feed.run())
+
+    def _start_maintenance(self, tasks: TaskSupervisor) -> None:
+        database, clock, began, alerts, *_ = self._run
+        parts = maintenance.MaintainedParts(
+            stops=self.stops,
+            positions=self.positions,
+            monitor=self.monitor,
+            fail_safe=self.fail_safe,
+            database=database,
+            broker=self.broker,
+            clock=clock,
+            is_reconciled=self.reconciler.is_reconciled,
+            reconciles_cleanly=self.reconciler.reconciles_cleanly,
+            skew=self.skew,
+            is_stopping=lambda: self.stopping,
+            emit=self.publisher.emit,
+        )
+        run = tasks.start
+        is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
+        run("fail-safe recovery", maintenance.recover_fail_safe(parts))
+        run("venue clock", maintenance.watch_venue_clock(parts))
+        run("stops", maintenance.keep_positions(parts, began, alerts))
+        watching = maintenance.watch_venue_stream(parts, self.venue, is_streaming, alerts)
+        run("venue stream", watching)
+
+    async def settle(self) -> None:
+        """Wait for cycles, exits and orders in flight, then for what they changed."""
+        await self.stops.close()
+        await self.execution.wait_settled(self._run.began)
+        self._workers.stop()
+        await self.publisher.close(DRAIN_TIMEOUT_S)
+        await self._order_events.close()
+        await self._freezer.close()
+
+    def _add_alert(
+        self, at: float, severity: Literal["info", "warning", "critical"], text: str, code: str
+    ) -> None:
+        """Add an alert, with the venue where the run has several."""
+        self._run.alerts.add(at, severity, text if self.alone else f"{self.venue}: {text}", code)
+
+    def _publish_risk(self, name: str, payload: Payload) -> None:
+        self.events.publish(self.events.new_event(name, payload, "risk"))
+
+    def _policy(self) -> DecisionPolicy:
+        ttl_s = self.config.pipeline.signal_ttl_s
+        return DecisionPolicy(safety=self.monitor.safety.state, expires_after_s=ttl_s)
+
+    def is_open(self) -> bool:
+        return self.config.feed.always_open or self.feed.poller.status().open
