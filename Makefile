@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format sanitize bench docs lock clean check-python
+.PHONY: help run test check format sanitize bench wheel docs lock clean check-python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanit
 bench: $(VENV)-bench/.installed ## Measure PACKAGE=router beside its peers, in a separate venv; ARGS="--json F"
 	@$(VENV)-bench/bin/qts dev bench $(PACKAGE) $(ARGS)
 
+wheel: $(VENV)-wheel/.packages ## Build a wheel that installs without a compiler, and the source archive, in dist/
+	@scripts/wheel.sh $(VENV)-wheel
+
 docs: $(INSTALLED) ## Build the documentation site in build/site; a broken link fails
 	@$(BIN)/python scripts/docs.py
 
@@ -47,7 +50,7 @@ lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirement
 	@scripts/lock.sh --upgrade
 
 clean: ## Remove what the targets above created; QTS_HOME is kept
-	rm -rf $(VENV) $(VENV)-bench build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 %/.packages: | check-python
 	@$(PYTHON) -m venv $*
@@ -64,6 +67,7 @@ clean: ## Remove what the targets above created; QTS_HOME is kept
 .PRECIOUS: %/.packages %/.installed
 $(VENV)/.packages: requirements/dev.txt
 $(VENV)-bench/.packages: requirements/bench.txt
+$(VENV)-wheel/.packages: requirements/wheel.txt
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# Pin every package with its hashes, for any platform: dev.txt for development, bench.txt for benchmarks.
+# Pin every package with its hashes, for any platform: dev.txt for development, bench.txt for benchmarks,
+# wheel.txt for building a wheel, run.txt for running an installed one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
 export PATH
 
 pin() {
-  uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-    --no-header --no-annotate "$@"
+  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate "$@"
 }
 
-pin --extra embedded --extra export --extra kafka --extra nats --extra otel --extra top --group dev \
+pin pyproject.toml --extra embedded --extra export --extra kafka --extra nats --extra otel --extra top --group dev \
   --output-file requirements/dev.txt "$@"
 # A separate set: the peers pin some of our dependencies to older versions.
-pin --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"
+pin pyproject.toml --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"
+# The versions of dev.txt, which the tests ran with.
+pin --group wheel --constraints requirements/dev.txt --output-file requirements/wheel.txt "$@"
+pin pyproject.toml --extra embedded --extra nats --extra otel --extra top --constraints requirements/dev.txt \
+  --output-file requirements/run.txt "$@"
