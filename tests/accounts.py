@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from qts.app import TradingSystem, run_account
+from qts.app import AccountSettings, TradingSystem, run_account
 from qts.brokers import AccountLock, BrokersConfig, account_key
 from qts.config import Config
 from qts.database import Database
@@ -20,8 +21,10 @@ UPBIT = account_key(
 
 
 @asynccontextmanager
-async def trading_system(config: Config, database: Database) -> AsyncIterator[TradingSystem]:
+async def trading_system(
+    config: Config, database: Database, keys: Path
+) -> AsyncIterator[TradingSystem]:
     """Build a trading system that holds its account; the caller opens it."""
     clock = SystemClock()
     async with AccountLock(database, run_account(config), "home", clock, is_live=False) as lock:
-        yield TradingSystem(config, database, clock, lock)
+        yield TradingSystem(config, database, clock, [AccountSettings(config, lock, keys)])

@@ -1,4 +1,4 @@
-"""A strategy that buys one symbol and keeps it."""
+"""Strategies that buy one symbol, or ten, and keep them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from qts.strategies import NoParams, Signal, Strategy, View
 
 
 class Keeper(Strategy[NoParams], key="keeper"):
+    count = 1
+
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._bought = False
+        self._asked: set[str] = set()
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal]:
-        if not self._bought and not view.positions:
-            self._bought = True
-            yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
+        asked = self._asked
+        if (view.positions and not asked) or len(asked) == self.count or tick.symbol in asked:
+            return
+        asked.add(tick.symbol)
+        yield Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at)
+
+
+class KeeperOfTen(Keeper, key="keeper_of_ten"):
+    """Buys so many that the price of one soon rises."""
+
+    count = 10

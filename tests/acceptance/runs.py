@@ -15,8 +15,13 @@ from typing import Any
 import asyncpg
 
 from qts.embedded import Home
+from tests.embedded.clients import until
+from tests.homes import create_home
 
 DEADLINE_S = 60.0
+UNRESOLVED = """
+SELECT id FROM order_attempt WHERE status IN ('SENT', 'UNKNOWN') AND created_at < $1
+"""
 # numba compiles for a second at each start; the strategies decide the same without it
 # (tests/pipeline/test_backtest_ways.py).
 INTERPRETED = {"NUMBA_DISABLE_JIT": "1"}
@@ -29,11 +34,15 @@ SMALL = {
     "QTS_SIMULATOR__SCAN_S": "1",
 }
 
+# For tests that need a run and not its trades: it leaves the processor to others.
+SLOW_MARKET = {"QTS_SIMULATOR__SYMBOLS": "20", "QTS_SIMULATOR__SPEED": "1"}
+
 
 class Run:
     """One process of `qts run` on a home."""
 
     def __init__(self, home: Path, *arguments: str, **environ: str) -> None:
+        create_home(home)
         self.home = home
         self.report = home.parent / "summary.json"
         self._errors = (home.parent / "errors.log").open("a+")
@@ -54,6 +63,11 @@ class Run:
             if words in line:
                 return
         raise AssertionError(f"ended without {words!r}: {self.output}\n{self.errors}")
+
+    def until_resolved(self) -> None:
+        """Wait for the outcome of what ended runs were sending: at most orders.absent_after_s."""
+        (now,) = self.query("SELECT now()")
+        assert until(lambda: self.query(UNRESOLVED, now[0]) == [], seconds=DEADLINE_S)
 
     @property
     def errors(self) -> str:

@@ -50,7 +50,7 @@ def test_a_run_on_upbit_trades_on_paper_and_its_books_are_the_venues(home: Path)
         venue, _ = holdings_and_positions(run)
         assert all(symbol.startswith("KRW-") for symbol in venue)
         assert simulator_says(home)["orders"]["placed"] == 0  # on paper no order gets there
-        assert run.end(signal.SIGTERM) == 0
+        run.ends_well(signal.SIGTERM)
         summary = run.summary
     assert (summary["verdict"], summary["mode"], summary["broker"]) == ("OK", "paper", "paper")
     assert summary["books_agree"] is True
@@ -68,7 +68,7 @@ def test_upbit_itself_takes_the_orders_where_it_is_the_broker(home: Path) -> Non
         run.until("Ready")
         assert until(lambda: has_filled(run, 6), seconds=60)
         assert simulator_says(home)["orders"]["placed"] > 0
-        assert run.end(signal.SIGTERM) == 0
+        run.ends_well(signal.SIGTERM)
         summary = run.summary
     assert (summary["verdict"], summary["mode"], summary["broker"]) == ("OK", "paper", "upbit")
     assert summary["books_agree"] is True

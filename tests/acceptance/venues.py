@@ -121,5 +121,6 @@ async def simulated_account(name: str, market: MarketConfig) -> AsyncIterator[Si
             yield SimulatedAccount(coins, name)
     else:
         none = RequestLimits(second=0, minute=0, day=0)
-        async with KisSimulator(KisSimulatorConfig(market=market, limits=none)) as stocks:
+        config = KisSimulatorConfig(market=market, limits=none, token_interval_s=0.0)
+        async with KisSimulator(config) as stocks:
             yield SimulatedAccount(stocks, name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qts.app.account_configs import check_venues
 from qts.app.simulated_venue import uses_simulated_venue
-from qts.app.venue import check_venue
 from qts.config import load
 
 VENUES = Path(__file__).parents[2] / "examples" / "venues"
@@ -13,7 +13,7 @@ VENUES = Path(__file__).parents[2] / "examples" / "venues"
 
 def test_the_upbit_example_is_on_paper_and_on_the_simulator() -> None:
     config = load(VENUES / "upbit.toml", {})
-    check_venue(config)
+    check_venues(config)
     assert (config.feed.venue, config.brokers.broker, config.brokers.mode) == (
         "upbit",
         "paper",

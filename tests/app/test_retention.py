@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from qts.app.retention import Retention, days_by_table, prune_journals
+from qts.app.retention import BATCH, Retention, days_by_table, prune_journals
 from qts.config import Config
 from qts.config.schema import RetentionConfig
 from qts.database import Database, DatabaseConfig
@@ -45,13 +45,15 @@ async def test_a_year_of_account_snapshots_is_thinned(database: Database, tmp_pa
     """All of a day, then one per five minutes for a month, then one per day, of each account."""
     insert = (
         "INSERT INTO account_snapshot (broker, account, taken_at, cash, holdings)"
-        " SELECT 'kis', $1, at, 1, '[]' FROM generate_series(clock_timestamp()"
-        " - interval '400 days', clock_timestamp(), interval '4 minutes') at"
+        " SELECT 'kis', $1, at, 1, '[]' FROM generate_series(clock_timestamp() - $2::interval,"
+        " clock_timestamp() - $3::interval, $4::interval) at"
     )
+    days, steps = timedelta(days=1), (timedelta(minutes=4), timedelta(hours=1))
     for account in ("first", "second"):
-        await database.execute(insert, account)
+        await database.execute(insert, account, 32 * days, 0 * days, steps[0])
+        # One a day is left of the older ones, of few as of many.
+        await database.execute(insert, account, 400 * days, 32 * days + steps[0], steps[1])
     before = await database.fetchval("SELECT count(*) FROM account_snapshot")
-    assert before > 2 * 400 * 360
     task = retention(database, tmp_path, retention={"snapshots_daily_days": 365})
     counts = await task.apply()
     rows = await database.fetch(
@@ -68,7 +70,7 @@ async def test_a_year_of_account_snapshots_is_thinned(database: Database, tmp_pa
     assert max(ages) < 365
     left = await database.fetchval("SELECT count(*) FROM account_snapshot")
     assert left == 2 * len(rows)  # accounts are thinned apart
-    assert counts["account_snapshot"] == before - left
+    assert counts["account_snapshot"] == before - left > BATCH  # more than one statement
     assert (await task.apply())["account_snapshot"] == 0
 
 
@@ -93,9 +95,15 @@ async def test_old_rows_end_and_what_is_open_stays(database: Database, tmp_path:
         " generate_series(clock_timestamp() - interval '365 days', clock_timestamp(), '1 day') at",
         [True, False],
     )
+    await database.execute(
+        "INSERT INTO manual_command (id, broker, account, request, actor, reason, requested_at,"
+        " expires_at) SELECT gen_random_uuid(), 'paper', 'a', '{}', 'test', '', at, at FROM"
+        " generate_series(clock_timestamp() - interval '800 days', clock_timestamp(), '1 day') at"
+    )
     task = retention(database, tmp_path)
     counts = await task.apply()
     days = days_by_table(Config())
+    assert counts["manual_command"] == 801 - days["manual_command"]
     # 366 days of each; only the ended ones of the kept days remain, and all that are open.
     assert counts["notification_log"] == 2 * (366 - days["notification_log"])
     assert counts["backtest_job"] == 366 - days["backtest_job"]
@@ -179,7 +187,7 @@ def test_journals_end_by_age_and_by_size(tmp_path: Path) -> None:
 
 def test_a_journal_ends_at_its_size_and_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "run.journal"
-    header = JournalHeader(datetime(2026, 3, 2, tzinfo=UTC), {}, RiskConfig().limits.exact)
+    header = JournalHeader(datetime(2026, 3, 2, tzinfo=UTC), (), RiskConfig().limits.exact)
     with DecisionJournal(path, header, max_bytes=10_000) as journal:
         for number in range(5_000):
             journal.append(OwnerEntry("005930", f"strategy {number}"))
@@ -208,3 +216,39 @@ async def test_an_error_in_one_table_does_not_stop_the_others(
     counts = await retention(database, tmp_path).apply()
     assert "backtest_job" not in counts
     assert counts["event_dead_letter"] == 1
+
+
+async def test_old_samples_and_reports_end(database: Database, tmp_path: Path) -> None:
+    await database.execute(
+        "INSERT INTO run_sample (broker, account, started_at, taken_at, equity, cash, unrealised,"
+        " counts) SELECT 'paper', 'a', at, at, extract(epoch FROM at), 1, 0, '{}' FROM"
+        " generate_series(date_trunc('day', clock_timestamp(), 'Asia/Seoul') - interval '100 days',"
+        " clock_timestamp(), '12 hours') at"
+    )
+    kept = await database.fetchval(
+        "SELECT count(*) FROM run_sample WHERE taken_at >= clock_timestamp() - interval '8 days'"
+    )
+    task = retention(
+        database,
+        tmp_path,
+        retention={"samples_days": 8, "reports_days": 8, "snapshots_daily_days": 50},
+    )
+    reports = tmp_path / "home" / "reports"
+    reports.mkdir()
+    days = [datetime.now(UTC).date() - timedelta(days=n) for n in range(20)]
+    for day in days:
+        for suffix in ("html", "json"):
+            (reports / f"{day}.{suffix}").write_text("{}")
+    (reports / "2020-01-01.txt").write_text("not a report")
+    counts = await task.apply()
+    assert counts["run_sample"] > 0
+    left = await database.fetch(
+        "SELECT taken_at AT TIME ZONE 'Asia/Seoul' AS at FROM run_sample ORDER BY taken_at"
+    )
+    days_of_old = [row["at"].date() for row in left[:-kept]]
+    assert len(set(days_of_old)) == len(days_of_old) in range(41, 44)  # one of each day
+    assert {row["at"].hour for row in left[: -kept - 1]} == {12}  # the last one
+    assert (await task.apply())["run_sample"] == 0
+    assert counts["reports"] == 2 * 11
+    assert sorted(path.stem for path in reports.glob("*.json")) == sorted(map(str, days[:9]))
+    assert (reports / "2020-01-01.txt").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from qts.app.lane_control import request_level
 from qts.app.simulated_venue import SimulatedVenue
 from qts.app.trading import TradingSystem
 from qts.brokers.accounts import AccountTakenError
@@ -22,8 +24,10 @@ from qts.config import Config
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side
 from qts.embedded import Home
+from qts.events import DegradationLevel
 from qts.orders import resume_manually
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
+from qts.pipeline.position_sync import PositionSync
 from qts.risk import OrderProposal
 from tests.accounts import trading_system
 from tests.outbox.kit import until
@@ -56,8 +60,8 @@ async def opened(
         if fault:
             await control(simulated.url, "POST", {"kind": fault})
         async with (
-            trading_system(settings, database) as trading,
-            trading.open(valkey_url, simulated.keys),
+            trading_system(settings, database, simulated.keys) as trading,
+            trading.open(valkey_url),
         ):
             yield trading
     finally:
@@ -84,10 +88,10 @@ async def held(trading: TradingSystem) -> str:
     """A symbol that is held now."""
 
     async def is_held() -> bool:
-        return bool(trading.portfolio.positions)
+        return bool(trading.accounts[0].portfolio.positions)
 
     await until(is_held, PATIENCE_S)
-    return next(iter(trading.portfolio.positions))
+    return next(iter(trading.accounts[0].portfolio.positions))
 
 
 def proposal(trading: TradingSystem, symbol: str, why: IntentType) -> OrderProposal:
@@ -106,24 +110,27 @@ def proposal(trading: TradingSystem, symbol: str, why: IntentType) -> OrderPropo
 
 
 async def refusals(trading: TradingSystem, symbol: str, why: IntentType) -> str:
-    return (await trading.submitter.submit(proposal(trading, symbol, why), 0.0)).reason
+    return (await trading.accounts[0].submitter.submit(proposal(trading, symbol, why), 0.0)).reason
 
 
 async def test_a_broker_that_is_out_at_the_start_is_traded_with_when_it_is_back(
     database: Database, valkey_url: Secret, tmp_path: Path
 ) -> None:
     async with opened(database, valkey_url, tmp_path, "upbit", fault="error") as trading:
-        assert not trading.reconciler.is_reconciled()
-        assert trading.portfolio.equity == 0
-        await control(trading.config.venues.upbit.url, "DELETE")
+        assert not trading.accounts[0].reconciler.is_reconciled()
+        assert trading.accounts[0].portfolio.equity == 0
+        await control(trading.accounts[0].config.venues.upbit.url, "DELETE")
         symbol = await held(trading)
-        stops = trading.micro_risk.stops
+        stops = trading.accounts[0].micro_risk.stops
 
         async def is_watched() -> bool:
-            return stops.position(symbol) is not None or symbol not in trading.portfolio.positions
+            return (
+                stops.position(symbol) is not None
+                or symbol not in trading.accounts[0].portfolio.positions
+            )
 
         await until(is_watched, PATIENCE_S)
-        assert trading.portfolio.equity > 0
+        assert trading.accounts[0].portfolio.equity > 0
 
 
 async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
@@ -131,7 +138,7 @@ async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
 ) -> None:
     ended, stored = asyncio.Event(), list[str]()
     async with opened(database, valkey_url, tmp_path, "paper") as trading:
-        end, trip = trading._tasks.end, trading.fail_safe.trip
+        end, trip = trading._tasks.end, trading.accounts[0].fail_safe.trip
 
         async def end_all(*tasks: Any) -> None:
             await end(*tasks)
@@ -144,10 +151,10 @@ async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
             stored.append(code)
 
         monkeypatch.setattr(trading._tasks, "end", end_all)
-        monkeypatch.setattr(trading.fail_safe, "trip", trip_late)
+        monkeypatch.setattr(trading.accounts[0].fail_safe, "trip", trip_late)
         await database.execute(
             "UPDATE account SET epoch = epoch + 1, pid = 1, host = 'other' WHERE account = $1",
-            trading.account.account,
+            trading.accounts[0].key.account,
         )
         await database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND"
@@ -180,9 +187,64 @@ async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
         assert "G_FROZEN" in await refusals(trading, symbol, why)
     assert "G_FROZEN" not in await refusals(trading, symbol, IntentType.EXIT_STOPLOSS)
     assert any(notice.code == POSITION_FREEZE.name for notice in trading.alerts.all())
-    await resume_manually(trading.database, trading.broker.key, symbol)
+    await resume_manually(trading.database, trading.accounts[0].broker.key, symbol)
 
     async def is_free() -> bool:
         return not await is_frozen()
 
     await until(is_free, PATIENCE_S)
+
+
+async def test_a_manual_degradation_level_is_applied_and_ends(
+    trading: TradingSystem, database: Database
+) -> None:
+    async def is_at(level: DegradationLevel) -> bool:
+        return trading.engine.level is level
+
+    paused, now = DegradationLevel.P2_P3_PAUSED, trading.clock.now()
+    before = trading.began - timedelta(seconds=1)  # a command that an earlier run did not take
+    await request_level(database, trading.accounts[0].key, DegradationLevel.CRITICAL_ONLY, before)
+    await request_level(database, trading.accounts[0].key, paused, now)
+    await until(lambda: is_at(paused), PATIENCE_S)
+    assert any("LEVEL_2" in alert.text for alert in trading.alerts.all())
+    cycles = len(trading.accounts[0].pipeline.cycles)
+    await request_level(database, trading.accounts[0].key, None, now)
+    await until(lambda: is_at(DegradationLevel.NORMAL), PATIENCE_S)
+
+    async def has_resumed() -> bool:
+        return len(trading.accounts[0].pipeline.cycles) > cycles
+
+    await until(has_resumed, PATIENCE_S)
+
+
+async def test_fills_come_back_through_p0_and_their_work_is_its_latency(
+    database: Database, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The portfolio is the ledger's after the stop, and a slow handler shows in the summary."""
+    slow_ms, apply = 40, PositionSync.apply
+
+    def apply_slowly(self: PositionSync, update: Any) -> None:
+        time.sleep(slow_ms / 1000)
+        apply(self, update)
+
+    async with opened(database, valkey_url, tmp_path, "paper") as trading:
+        monkeypatch.setattr(PositionSync, "apply", apply_slowly)
+
+        async def has_filled() -> bool:
+            return int(await database.fetchval("SELECT count(*) FROM fill")) >= 6
+
+        await until(has_filled, PATIENCE_S)
+        await trading.stop()
+        summary = await trading.summary()
+        rows = await database.fetch("SELECT symbol, quantity FROM position WHERE quantity <> 0")
+        held = {
+            each.symbol: each.quantity for each in trading.accounts[0].portfolio.positions.values()
+        }
+        assert held == {row["symbol"]: row["quantity"] for row in rows}
+        assert (
+            trading.accounts[0].portfolio.cash == (await trading.accounts[0].broker.account()).cash
+        )
+    assert summary.books_agree
+    assert summary.fills >= 6
+    assert summary.lanes["P0"].handled >= 2 * summary.fills
+    assert summary.lanes["P0"].max_ms >= slow_ms

@@ -10,10 +10,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from qts.domain import RefusedError, SystemClock
+from qts.domain import (
+    Instruments,
+    RefusedError,
+    SystemClock,
+    krx_instrument,
+    upbit_instrument,
+)
 from qts.feed import Feed, FeedConfig, PatternRecord
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
-from qts.venues import UpbitClient, UpbitConfig
+from qts.venues import UpbitClient, UpbitConfig, upbit_market_data
+from tests.instruments import LISTED
 
 TIMEOUT_S = 60.0
 
@@ -46,7 +53,14 @@ async def watched(tmp_path: Path, sink: RecordSink) -> AsyncIterator[tuple[Upbit
         upbit = UpbitConfig(url=simulator.url, stream_url=f"{simulator.ws_url}/websocket/v1")
         config = feed_config(tmp_path, *simulator.symbols())
         async with UpbitClient.open(upbit, SystemClock()) as client:
-            with Feed.attach(client, config, tmp_path, SystemClock(), [sink]) as feed:
+            with Feed.attach(
+                upbit_market_data(client, SystemClock()),
+                config,
+                tmp_path,
+                SystemClock(),
+                LISTED,
+                [sink],
+            ) as feed:
                 running = asyncio.ensure_future(feed.run())
                 try:
                     yield simulator, feed
@@ -85,15 +99,46 @@ async def test_a_market_that_moves_is_streamed(tmp_path: Path) -> None:
             simulator.inject("surge", symbol, {"percent": 20.0, "over_s": 60})
         await streamed.enough()
         assert feed.status().streaming
-        assert feed.stream is None  # fill notices are no part of it: the broker has its own
 
 
 async def test_a_stock_in_the_list_is_refused(tmp_path: Path) -> None:
     config = feed_config(tmp_path, "KRW-BTC", "005930")
+    listed = Instruments([upbit_instrument("KRW-BTC"), krx_instrument("005930")])
     async with aiohttp.ClientSession() as session:
         client = UpbitClient(UpbitConfig(), SystemClock(), session)
         with (
-            pytest.raises(RefusedError, match=r"005930 is not listed in the UPBIT market"),
-            Feed.attach(client, config, tmp_path, SystemClock()),
+            pytest.raises(RefusedError, match=r"005930 is not listed at upbit"),
+            Feed.attach(
+                upbit_market_data(client, SystemClock()), config, tmp_path, SystemClock(), listed
+            ),
         ):
             pass
+
+
+async def test_a_list_without_any_symbol_of_the_venue_is_refused_with_the_nearest(
+    tmp_path: Path,
+) -> None:
+    config = feed_config(tmp_path, "KRW-BTX")
+    listed = Instruments([upbit_instrument("KRW-BTC", name="비트코인")])
+    async with aiohttp.ClientSession() as session:
+        client = UpbitClient(UpbitConfig(), SystemClock(), session)
+        with (
+            pytest.raises(RefusedError, match=r"KRW-BTX is not listed .* mean KRW-BTC 비트코인"),
+            Feed.attach(
+                upbit_market_data(client, SystemClock()), config, tmp_path, SystemClock(), listed
+            ),
+        ):
+            pass
+
+
+async def test_what_no_venue_lists_is_still_watched(tmp_path: Path) -> None:
+    config = feed_config(tmp_path, "KRW-BTC", "KRW-GONE")
+    listed = Instruments([upbit_instrument("KRW-BTC"), krx_instrument("005930")])
+    async with aiohttp.ClientSession() as session:
+        client = UpbitClient(UpbitConfig(), SystemClock(), session)
+        with Feed.attach(
+            upbit_market_data(client, SystemClock()), config, tmp_path, SystemClock(), listed
+        ) as feed:
+            assert feed.plan.demand.symbols == 2
+            feed.watch(["KRW-HELD", "005930"])  # delisted; of another venue
+            assert feed.poller._fast.watched[:2] == (1, 0)

@@ -7,31 +7,40 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import aiohttp
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qts.app.account_configs import account_configs, check_venues
 from qts.app.app import check
 from qts.app.simulated_venue import (
     SimulatedVenue,
     refuse_stale_positions,
+    run_accounts,
     uses_simulated_venue,
 )
-from qts.app.venue import check_venue, upbit_key
-from qts.brokers import ACKNOWLEDGEMENT, UpbitBroker
-from qts.brokers.config import is_loopback
+from qts.app.upbit_venue import UpbitConnection
+from qts.app.venue import ChosenVenue
+from qts.brokers import ACKNOWLEDGEMENT, BrokerOptions
 from qts.cli.main import run_command
 from qts.config import Config
 from qts.config.schema import SimulatorConfig
 from qts.database import Database
-from qts.domain import RefusedError, SystemClock
+from qts.domain import (
+    AccountKey,
+    Instruments,
+    RefusedError,
+    SystemClock,
+    krx_instrument,
+    upbit_instrument,
+)
 from qts.embedded import Home
-from qts.venues import UpbitClient, UpbitConfig
-from tests.accounts import UPBIT, VENUE
+from qts.feed import symbols_by_venue
+from qts.venues import UpbitConfig, is_loopback
+from tests.accounts import PAPER, UPBIT, VENUE
 from tests.orders.kit import PRICE, open_kit
 
 REAL = UpbitConfig().url
@@ -61,25 +70,28 @@ async def test_on_paper_no_setting_leads_to_a_real_order(
         simulator={"enabled": demo},
     )
     try:
-        check_venue(config)
+        check_venues(config)
     except RefusedError:
         return
-    async with aiohttp.ClientSession() as session:
-        client = UpbitClient(upbit_key(config), SystemClock(), session)
+    chosen = ChosenVenue.of(config)
+    async with chosen.connect(Path("unused"), SystemClock()) as connection:
+        assert isinstance(connection, UpbitConnection)
+        options = BrokerOptions(cast(Database, None), config.brokers, Instruments())
         if broker == "paper":
             with pytest.raises(RefusedError, match="not set"):
-                client.authorization()  # no order, no cancel: nothing here can be signed
+                # no order, no cancel: nothing here can be signed
+                connection._client.authorization()
         elif is_loopback(url):
-            UpbitBroker(client, config.brokers, SystemClock())
+            connection.broker(options)
         else:
             with pytest.raises(RefusedError, match="real money"):
-                UpbitBroker(client, config.brokers, SystemClock())
+                connection.broker(options)
 
 
 def test_a_broker_of_another_venue_is_refused_in_one_line() -> None:
     for venue, broker in (("kis", "upbit"), ("upbit", "kis")):
         with pytest.raises(RefusedError, match=f'expected "paper" or "{venue}"') as refused:
-            check_venue(config_of(feed={"venue": venue}, brokers={"broker": broker}))
+            check_venues(config_of(feed={"venue": venue}, brokers={"broker": broker}))
         assert "\n" not in str(refused.value)
 
 
@@ -93,7 +105,7 @@ def test_live_without_a_key_is_not_the_simulator(venue: str) -> None:
 def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:
     upbit = {"url": "http://127.0.0.1:9"}
     with pytest.raises(RefusedError, match="stream_url"):
-        check_venue(config_of(feed={"venue": "upbit"}, venues={"upbit": upbit}))
+        check_venues(config_of(feed={"venue": "upbit"}, venues={"upbit": upbit}))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +137,15 @@ async def test_positions_of_a_former_simulated_account_are_refused(database: Dat
         await refuse_stale_positions(database, VENUE)
 
 
-def test_observe_does_not_watch_one_venue_in_the_name_of_the_other(
+def test_observe_plans_for_the_venue_of_the_settings_and_refuses_several(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QTS_FEED__VENUE", "upbit")
+    assert run_command(["observe", "--plan"]) == 0
+    assert "10/s, 600/min" in capsys.readouterr().out
+    monkeypatch.setenv("QTS_FEED__VENUE", "kis,upbit")
     assert run_command(["observe", "--plan"]) == 2
-    assert 'feed.venue = "upbit"' in capsys.readouterr().err
+    assert 'feed.venue = "kis,upbit": qts data observe watches one' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("venue", ["kis", "upbit"])
@@ -146,3 +161,61 @@ def test_a_simulator_that_takes_orders_dates_them_by_our_clock(venue: Any, tmp_p
     assert clock["speed"] == 1.0
     ahead = datetime.fromisoformat(clock["now"]) - datetime.now(UTC)
     assert abs(ahead) < timedelta(seconds=5)
+
+
+def test_each_venue_of_a_run_has_settings_of_its_own() -> None:
+    config = config_of(
+        feed={"venue": "kis, upbit", "index_symbol": "KRW-BTC", "volatility_index": "0503"},
+        brokers={"broker": ["upbit"]},
+    )
+    kis, upbit = account_configs(config)
+    assert (kis.feed.venue_name, upbit.feed.venue_name) == ("kis", "upbit")
+    assert (kis.brokers.names, upbit.brokers.names) == (("paper",), ("upbit",))
+    assert (kis.feed.index_symbol, upbit.feed.index_symbol) == (None, "KRW-BTC")
+    assert (kis.feed.volatility_index, upbit.feed.volatility_index) == ("0503", None)
+    assert kis.feed.record_dir != upbit.feed.record_dir
+    check_venues(config)
+
+
+def test_a_paper_account_of_one_venue_keeps_its_key_and_those_of_two_differ() -> None:
+    one = {venue: run_accounts(config_of(feed={"venue": venue})) for venue in ("kis", "upbit")}
+    assert one == {"kis": {"kis": PAPER}, "upbit": {"upbit": PAPER}}
+    assert run_accounts(config_of(feed={"venue": ["kis"]})) == {"kis": PAPER}
+    for names in ("kis,upbit", "upbit,kis"):  # the order does not matter
+        both = run_accounts(config_of(feed={"venue": names}))
+        assert both["kis"] == AccountKey.of("paper", "paper-kis")
+        assert both["upbit"] == AccountKey.of("paper", "paper-upbit")
+
+
+@pytest.mark.parametrize(
+    ("venue", "reason"),
+    [("kis,kis", "twice"), ("", "empty"), (["kis", "upbti"], "did you mean upbit")],
+)
+def test_venues_that_are_unknown_or_named_twice_are_refused(venue: Any, reason: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=reason):
+        config_of(feed={"venue": venue})
+
+
+def test_symbols_are_those_of_the_venue_that_lists_them(tmp_path: Path) -> None:
+    path = tmp_path / "symbols"
+    path.write_text("KRW-BTC\n005930\n")
+    listed = {
+        "kis": Instruments([krx_instrument("005930")]),
+        "upbit": Instruments([upbit_instrument("KRW-BTC")]),
+    }
+    assert symbols_by_venue(path, listed) == {"kis": ["005930"], "upbit": ["KRW-BTC"]}
+    path.write_text("KRW-BTC\n005930\n999999\n")
+    with pytest.raises(RefusedError, match="999999 is not listed at kis or upbit"):
+        symbols_by_venue(path, listed)
+    path.write_text("005930\n")
+    with pytest.raises(RefusedError, match="no symbol is listed at upbit"):
+        symbols_by_venue(path, listed)
+
+
+def test_a_symbol_of_two_venues_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "symbols"
+    path.write_text("005930\n")
+    twin = msgspec.structs.replace(krx_instrument("005930"), venue="upbit")
+    listed = {"kis": Instruments([krx_instrument("005930")]), "upbit": Instruments([twin])}
+    with pytest.raises(RefusedError, match="005930 is listed at kis and at upbit"):
+        symbols_by_venue(path, listed)

@@ -9,15 +9,16 @@ from pathlib import Path
 
 # Top to bottom. A package imports only lower layers; packages of one layer never each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
+    ("cli", "testing"),
     ("verify",),
     ("app",),
     ("config",),
     ("dashboard",),
+    ("optimise", "explain"),
     ("backtest",),
     ("pipeline", "simulators"),
     ("orders",),
-    ("risk", "notify", "strategies"),
+    ("risk", "notify", "strategies", "history"),
     ("router", "outbox", "brokers", "feed", "cache"),
     ("events", "venues", "database", "embedded"),
     ("domain",),
@@ -41,6 +42,8 @@ NATIVE_USERS = {
     "router/assemble.py",
     "router/handlers.py",
     "router/journal.py",
+    "router/market.py",
+    "router/market_feed.py",
     "router/router.py",
     "telemetry/latency.py",
     "verify/isolation.py",

@@ -16,9 +16,11 @@ import msgspec
 
 import qts
 from qts import domain
+from qts.app import lane_control
 from qts.backtest import jobs
 from qts.dashboard import actions
 from qts.database import Database
+from qts.domain import system_events
 from qts.events import Catalogue
 from qts.orders import messages
 from qts.outbox import Envelope, OutboxEvent, uuid7
@@ -30,7 +32,7 @@ from qts.risk import CODES, EMERGENCY_ORDER, REASONS
 
 SOURCE = Path(qts.__file__).parent
 STORED: dict[str, Any] = json.loads(Path(__file__).with_name("stored_names.json").read_text())
-METRIC_FACTORIES = {"counter", "gauge", "histogram", "LatencyWindow"}
+METRIC_FACTORIES = {"counter", "gauge", "histogram", "LatencyWindow", "recorded"}
 
 
 async def test_tables_and_columns(database: Database) -> None:
@@ -54,7 +56,8 @@ def test_streams_and_envelope() -> None:
 
 
 def test_bus_messages_and_json_fields() -> None:
-    structs = [*structs_of(messages), *structs_of(jobs)]
+    modules = (messages, jobs, lane_control, system_events)
+    structs = [each for module in modules for each in structs_of(module)]
     assert {each.__name__: fields(each) for each in structs} == STORED["messages"]
     event = OutboxEvent.of("s", messages.CancelOrder(uuid7()), ("A", "1"))
     assert event.envelope.type == "CancelOrder"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qts.backtest import BacktestConfig, BacktestResult, run_backtest
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
@@ -26,6 +27,7 @@ from qts.risk import (
 )
 from qts.strategies import NoParams, RsiScalper, Signal, Strategy, View
 from tests.backtest.tapes import BEGIN, prices, tape, walk
+from tests.instruments import LISTED
 
 # ruff: noqa: ARG002 - signatures of Strategy
 
@@ -129,7 +131,7 @@ def test_a_cycle_does_not_see_the_event_that_follows_it() -> None:
 def test_a_cycle_is_dated_when_it_was_due_and_not_when_the_next_event_came() -> None:
     strategy = Observing.from_params()
     first, second = prices([10_000.0, 10_010.0])
-    run(strategy, [first, second._replace(at=BEGIN + 10.5)])
+    run(strategy, [first, replace(second, at=BEGIN + 10.5)])
     assert strategy.views == [(BEGIN + 1, BEGIN)]
 
 
@@ -361,12 +363,12 @@ def test_data_without_an_event_is_refused() -> None:
 def test_data_out_of_order_is_refused() -> None:
     ticks = prices([10_000.0] * 5)
     with pytest.raises(RefusedError, match=r"event 4, 005930: its time is 3\.0 s before"):
-        run(scripted(()), [*ticks[:3], ticks[0]._replace(at=BEGIN - 1)])
+        run(scripted(()), [*ticks[:3], replace(ticks[0], at=BEGIN - 1)])
 
 
 def test_a_clock_set_back_by_less_than_a_second_is_accepted() -> None:
     ticks = prices([10_000.0] * 5)
-    ticks[3] = ticks[3]._replace(at=BEGIN + 1.5)
+    ticks[3] = replace(ticks[3], at=BEGIN + 1.5)
     strategy = scripted(())
     assert run(strategy, ticks).events == 5
 
@@ -382,14 +384,17 @@ def test_a_stop_sells_exactly_what_is_held(units: int) -> None:
     """The native stops count in doubles, which have fewer digits than a quantity may have."""
     held = Decimal(units).scaleb(-8)
     clock, proposals = BacktestClock(), list[OrderProposal]()
-    portfolio = BacktestPortfolio(clock)
-    portfolio._positions["KRW-XYZ"] = Position("KRW-XYZ", held, Decimal(1))
+    portfolio = BacktestPortfolio(clock, LISTED)
+    portfolio.load(portfolio.cash, [Position("KRW-XYZ", held, Decimal(1))])
 
     def submit(proposal: OrderProposal) -> str:
         proposals.append(proposal)
         return ""
 
-    stops = BacktestStops(StopsConfig(), RsiScalper.kind, portfolio, clock, submit, lambda *_: None)
+    kind = RsiScalper.kind
+    stops = BacktestStops(
+        StopsConfig(), lambda _symbol: (kind, None), portfolio, clock, submit, lambda *_: None
+    )
     for share in (1.0, 0.5):
         exit_order = EmergencyOrder(
             symbol="KRW-XYZ",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qts import telemetry
-from qts.backtest.data import _ticks
+from qts.backtest.tape import _ticks
 from qts.cli.main import run_command
 from qts.domain import ManualClock, Secret
 from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder
@@ -84,10 +84,12 @@ def test_a_recorded_day_is_decided_the_same_again_and_either_way(record: Path) -
 
 
 def test_a_record_is_run_with_the_ticks_own_volumes_and_quotes(record: Path) -> None:
-    ticks = list(_ticks(record, cumulative=True))
+    ticks = list(_ticks([record], cumulative=True))
     original = [tick for tick in walk(7, 120, ["005930", "000660"]) if 0 < tick.price < math.inf]
     assert [tick.symbol for tick in ticks] == [tick.symbol for tick in original]
-    assert [tick[3:] for tick in ticks] == [tick[3:] for tick in original]
+    assert [(t.bid, t.ask, t.at) for t in ticks] == [
+        (t.bid or t.price, t.ask or t.price, t.at) for t in original
+    ]
     assert [tick.volume for tick in ticks[2:]] == [tick.volume for tick in original[2:]]
 
 
@@ -162,11 +164,11 @@ def test_a_disabled_strategy_ends_with_exit_code_1(workdir: Path, record: Path) 
     ("arguments", "message"),
     [
         (["nope", "x.csv"], "unknown strategy 'nope'; expected module:Class"),
-        (["rsi_scalper"], "expected either DATA or --simulated-day"),
-        (["rsi_scalper", "x.csv", "--simulated-day", "1"], "expected either DATA"),
+        (["rsi_scalper"], "expected one of DATA, --bars TIMEFRAME and --simulated-day"),
+        (["rsi_scalper", "x.csv", "--simulated-day", "1"], "expected one of DATA"),
         (["rsi_scalper", "x.csv"], "x.csv does not exist"),
-        (["rsi_scalper", "empty"], "empty holds no recorded file"),
-        (["rsi_scalper", "text.csv"], "text.csv, row 1"),
+        (["rsi_scalper", "empty"], "empty holds neither records"),
+        (["rsi_scalper", "text.csv"], "text.csv, line 2: time 'noon'"),
         (["rsi_scalper", "headed.csv"], "the data has no events"),
         (["rsi_scalper", "x.csv", "--param", "length"], "expected NAME=VALUE"),
         (["rsi_scalper", "x.csv", "--param", "length=1000"], "Expected `int` <= 500"),

@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import qts.backtest.tape as tapes
 from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
@@ -106,7 +107,7 @@ def test_chunks_of_any_size_decide_the_same(size: int) -> None:
 
 def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
     late = walk(2, 200, ["005930"]) + [
-        tick._replace(at=tick.at + 200) for tick in walk(3, 200, ["005930", "000660"])
+        replace(tick, at=tick.at + 200) for tick in walk(3, 200, ["005930", "000660"])
     ]
     with patch.object(tapes, "CHUNK", 64):
         one = run_backtest(RsiScalper.from_params(QUICK[RsiScalper]), tape(late), way="compiled")
@@ -115,6 +116,13 @@ def test_a_symbol_that_comes_later_is_traded_like_the_others() -> None:
     assert one.digest == two.digest
 
 
+LITTLE_LEFT = BacktestConfig(
+    limits=RiskLimitsConfig(max_open_symbols=2, orders_per_day=22, orders_per_minute=10),
+    paper=PaperConfig(slippage_ticks=0, volume_share=0.1, latency_ms=0.0, latency_jitter_ms=800.0),
+)
+
+
+@example(seed=2019, config=LITTLE_LEFT)  # what is left of a position is below the smallest order
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), config=CONFIGS)
 def test_blocked_entries_would_have_been_refused(seed: int, config: BacktestConfig) -> None:
@@ -149,7 +157,7 @@ def test_a_step_that_raises_is_counted_the_same_way() -> None:
 
 
 def test_a_step_that_always_raises_is_disabled_the_same_way() -> None:
-    still = [tick._replace(volume=0.0) for tick in prices([10_000.0] * 50)]
+    still = [replace(tick, volume=0.0) for tick in prices([10_000.0] * 50)]
     found = [
         run_backtest(Fragile.from_params(), tape(still), way=w) for w in ("compiled", "generic")
     ]

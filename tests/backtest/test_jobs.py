@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -56,9 +57,9 @@ async def bus(database: Database) -> AsyncIterator[PostgresBus]:
 def ticks(tmp_path: Path) -> Path:
     """A CSV file of ticks."""
     path = tmp_path / "ticks.csv"
-    rows = [f"{tick.at},{tick.symbol},{tick.price},{tick.volume}" for tick in walk(7, 120)]
-    lines = [row for row in rows if "nan" not in row and "inf" not in row]
-    text = "\n".join(_dated(line) for line in lines)
+    walked = [tick for tick in walk(7, 120) if 0 < tick.price < math.inf]
+    rows = [f"{tick.at},{tick.symbol},{tick.price},{tick.volume}" for tick in walked]
+    text = "\n".join(_dated(row) for row in rows)
     path.write_text(f"time,symbol,price,volume\n{text}\n")
     return path
 
@@ -174,6 +175,26 @@ async def test_a_job_runs_again_after_its_worker_died(database: Database, bus: P
     async with working(database, bus, run):
         row = await ended(database, job_id)
     assert (row.status, row.attempts) == ("DONE", 2)
+
+
+async def test_a_stopped_handler_ends_its_job_and_leaves_it_to_the_next(
+    database: Database, bus: PostgresBus
+) -> None:
+    started = asyncio.Event()
+
+    async def hangs(_arguments: tuple[str, ...]) -> dict[str, Any]:
+        started.set()
+        await asyncio.Event().wait()
+        raise AssertionError("the event is never set")
+
+    handler = BacktestJobHandler(database, bus, hangs)
+    request = BacktestRequested(job_id=uuid7(), arguments=())
+    handling = asyncio.create_task(handler.handle(request))
+    await started.wait()
+    handler.stop()
+    with pytest.raises(RetryableError, match="worker stopped"):
+        await handling
+    assert (await show_job(database, request.job_id)).status == "RUNNING"
 
 
 async def test_bad_input_fails_at_once(database: Database, bus: PostgresBus) -> None:

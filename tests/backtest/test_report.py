@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from qts.backtest import BacktestResult, render_html, render_table, run_backtest, to_json
+from qts.backtest import (
+    BacktestResult,
+    EquityPoint,
+    render_html,
+    render_table,
+    result_frame,
+    run_backtest,
+    to_json,
+)
+from qts.backtest.frames import Library
+from qts.backtest.page import month_rows
 from qts.backtest.performance import performance
 from qts.domain import RefusedError
 from qts.strategies import RsiScalper
@@ -91,12 +102,14 @@ def test_the_page_is_self_contained(result: BacktestResult) -> None:
     assert page.links == []
     assert "http" not in text
     assert "prefers-color-scheme:dark" in text
-    assert page.tags.count("tr") == 1 + len(result.trades)
+    trades = text.split("<h2>Trades</h2>")[1]
+    assert trades.count("<tr>") == 1 + len(result.trades)
     assert "nan" not in text.lower()
 
 
 def test_the_page_shows_names_as_text(result: BacktestResult) -> None:
-    evil = msgspec.structs.replace(result, strategy="<script>alert(1)</script>")
+    named = msgspec.structs.replace(result.strategies[0], key="<script>alert(1)</script>")
+    evil = msgspec.structs.replace(result, strategies=(named,))
     text = render_html(evil)
     assert "<script" not in text
     assert "&lt;script&gt;" in text
@@ -113,3 +126,43 @@ def test_a_run_without_trades_has_a_page_too() -> None:
 def test_parameters_that_do_not_exist_are_refused() -> None:
     with pytest.raises(RefusedError, match="has no parameter 'lenght'; it has length, low, high"):
         RsiScalper.from_params({"lenght": 4})
+
+
+def test_the_page_shows_months_symbols_reasons_costs_and_prices(result: BacktestResult) -> None:
+    text = render_html(result, tape(walk(7)))
+    page = Page(text)
+    traded = {trade.symbol for trade in result.trades}
+    assert page.tags.count("svg") == 3 + len(traded)
+    assert text.count('class="entry"') == len(result.trades) + len(result.still_open)
+    assert 'class="other"' in text  # buy and hold
+    for heading in ("Months", "Symbols", "Reasons of exits", "Strategies"):
+        assert f"<h2>{heading}</h2>" in text
+    for reason in {trade.reason.removeprefix("EXIT_").lower() for trade in result.trades}:
+        assert f"<td>{reason}</td>" in text
+    for setting in ("limits.max_order_value", "costs.krx_fee", "paper.seed", "stops.mae_full"):
+        assert setting in text
+
+
+def test_months_multiply_to_the_gain_of_the_year() -> None:
+    at = [datetime(2025, month, 15, tzinfo=UTC).timestamp() for month in (11, 12)]
+    at += [datetime(2026, month, 15, tzinfo=UTC).timestamp() for month in (1, 2)]
+    points = [
+        EquityPoint(time, value, 0.0) for time, value in zip(at, (100, 110, 99, 198), strict=True)
+    ]
+    rows = list(month_rows(points))
+    assert [row[0] for row in rows] == ["2025", "2026"]
+    assert rows[0][11:14] == (("+0.00%", ""), ("+10.00%", "gain"), ("+10.00%", "gain"))
+    assert rows[1][1:3] == (("-10.00%", "loss"), ("+100.00%", "gain"))
+    assert rows[1][13] == ("+80.00%", "gain")
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas"])
+def test_results_are_frames(result: BacktestResult, library: Library) -> None:
+    trades = result_frame(result, "trades", library)
+    assert len(trades) == len(result.trades)
+    assert trades["profit"].sum() == pytest.approx(sum(float(t.profit) for t in result.trades))
+    assert len(result_frame(result, "equity", library)) == len(result.points)
+    assert len(result_frame(result, "fills", library)) == len(result.fills)
+    assert len(result_frame(result, "orders", library)) == len(result.proposals)
+    with pytest.raises(RefusedError, match="trade"):
+        result_frame(result, "trade", library)

@@ -12,8 +12,9 @@ from decimal import Decimal
 
 from qts.brokers import FeesConfig, PaperBroker, PaperConfig
 from qts.database import Database, DatabaseConfig
-from qts.domain import OrderRequest, OrderType, Secret, Side, SystemClock
+from qts.domain import OrderRequest, OrderType, Secret, Side, SystemClock, Tick
 from qts.venues import VenueRejectedError
+from tests.instruments import LISTED
 
 CONFIG = PaperConfig(volume_share=0.5)
 SYMBOL = "005930"
@@ -24,11 +25,11 @@ async def live(url: str, seed: int) -> None:
     pool = DatabaseConfig(pool_min=1, pool_max=3)
     async with (
         Database.open(Secret(url), pool) as database,
-        PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker,
+        PaperBroker.open(database, CONFIG, FeesConfig(), LISTED, SystemClock()) as broker,
     ):
         for number in range(100_000):
             price = 70_000 + 100 * rng.randrange(-5, 6)
-            broker.on_tick(SYMBOL, price, price, price + 100, 20)
+            broker.on_tick(Tick(SYMBOL, price, 20, price, price + 100))
             request = OrderRequest(
                 client_order_id=f"{seed}-{number}",
                 symbol=SYMBOL,

@@ -17,8 +17,7 @@ from aiohttp import web
 
 from qts.brokers import BrokersConfig, KisBroker, OrderMatches, StreamGap
 from qts.brokers.kis_codec import KisOrderRow
-from qts.brokers.kis_fill_tracker import POLL_INTERVAL_S
-from qts.brokers.kis_fills import KisFillStore, unit_price
+from qts.brokers.kis_fills import POLL_INTERVAL_S, KisFillStore, unit_price
 from qts.database import Database
 from qts.domain import (
     BrokerOrder,
@@ -33,17 +32,18 @@ from qts.domain import (
     SystemClock,
     UnreachableError,
 )
+from qts.testing import ReportListener
 from qts.venues import RateLimitConfig, RateLimitedError, RequestPriority, VenueRejectedError
 from tests.conformance.venues import (
     COSTS,
     MORNING,
     KisVenue,
-    Listener,
     inject_fault,
     kis,
     kis_client,
     kis_config,
 )
+from tests.instruments import LISTED
 from tests.venues.kis import ScriptedServer, json_response
 
 NOTHING_KNOWN: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ async def another_broker(
     client = await stack.enter_async_context(
         kis_client(kis_config(venue.simulator.url), folder, venue.clock)
     )
-    return KisBroker(client, database, CONFIG, venue.clock)
+    return KisBroker(client, database, CONFIG, venue.clock, LISTED)
 
 
 def order_ids(found: OrderMatches) -> list[str]:
@@ -97,7 +97,7 @@ async def test_a_notice_that_precedes_the_list_is_looked_up_again(
 ) -> None:
     async with (
         kis(database, tmp_path, visible_after_ms=300) as venue,
-        Listener.on(venue.broker) as listener,
+        ReportListener.on(venue.broker) as listener,
     ):
         order_id = await venue.broker.place(venue.request())
         assert await venue.broker.fills(MORNING) == []
@@ -118,8 +118,8 @@ async def test_fills_are_found_without_notices_when_kis_rejects_their_subscripti
         client = await stack.enter_async_context(
             kis_client(config, tmp_path / "other", venue.clock)
         )
-        broker = KisBroker(client, database, CONFIG, venue.clock)
-        listener = await stack.enter_async_context(Listener.on(broker))
+        broker = KisBroker(client, database, CONFIG, venue.clock, LISTED)
+        listener = await stack.enter_async_context(ReportListener.on(broker))
         (gap,) = listener.reports
         assert gap == StreamGap("fill notices rejected: OPSP8992 invalid tr_key")
         order_id = await broker.place(venue.request())
@@ -138,23 +138,37 @@ async def test_steps_add_up_whatever_the_order_of_reads(seed: int, database: Dat
     parts = [(rng.randrange(1, 50), 100 * rng.randrange(690, 710)) for _ in range(20)]
     filled = [sum(q for q, _ in parts[: n + 1]) for n in range(20)]
     amounts = [sum(q * p for q, p in parts[: n + 1]) for n in range(20)]
-    stores = [KisFillStore(database, "a", costs), KisFillStore(database, "a", costs)]
+    stores = [
+        KisFillStore(database, "a", lambda _: costs),
+        KisFillStore(database, "a", lambda _: costs),
+    ]
     known: dict[str, Decimal] = {}
     for now in range(20):
         for _ in range(2):
             index, read = rng.randrange(2), max(0, now - rng.randrange(3))
             if rng.random() < 0.2:
-                stores[index] = KisFillStore(database, "a", costs)
+                stores[index] = KisFillStore(database, "a", lambda _: costs)
             row = KisOrderRow(an_order(filled[read], filled[-1]), Decimal(amounts[read]), "")
             for fill in await stores[index].record([row], MORNING):
                 assert known.setdefault(fill.trade_id, fill.quantity) == fill.quantity
     last = KisOrderRow(an_order(filled[-1], filled[-1]), Decimal(amounts[-1]), "")
     await stores[0].record([last], MORNING)
-    fills = await KisFillStore(database, "a", costs).since(MORNING)
+    fills = await KisFillStore(database, "a", lambda _: costs).since(MORNING)
     assert sum(fill.quantity for fill in fills) == filled[-1]
     total = sum((fill.quantity * fill.price for fill in fills), Decimal(0))
     assert abs(total - amounts[-1]) < Decimal("0.0001")
     assert known.items() <= {fill.trade_id: fill.quantity for fill in fills}.items()
+
+
+async def test_a_fill_whose_amount_is_missing_has_no_price_until_it_is_known(
+    database: Database,
+) -> None:
+    store = KisFillStore(database, "a", lambda _: FeeSchedule(Decimal(0), Decimal(0)))
+    for _ in range(2):
+        (lacking,) = await store.record([KisOrderRow(an_order(4, 10), Decimal(0), "")], MORNING)
+        assert (lacking.quantity, lacking.price) == (Decimal(4), Decimal(0))
+    (fill,) = await store.record([KisOrderRow(an_order(4, 10), Decimal(400), "")], MORNING)
+    assert (fill.trade_id, fill.price) == (lacking.trade_id, Decimal(100))
 
 
 @pytest.mark.parametrize("first_call", ["record", "since"])
@@ -166,9 +180,9 @@ async def test_steps_from_before_accounts_had_keys_are_moved(
     four, ten = (
         KisOrderRow(an_order(filled, 10), Decimal(filled * 70_000), "") for filled in (4, 10)
     )
-    await KisFillStore(database, "number", costs).record([four], MORNING)
-    await KisFillStore(database, "another", costs).record([four], MORNING)
-    store = KisFillStore(database, "key", costs, former="number")
+    await KisFillStore(database, "number", lambda _: costs).record([four], MORNING)
+    await KisFillStore(database, "another", lambda _: costs).record([four], MORNING)
+    store = KisFillStore(database, "key", lambda _: costs, former="number")
     if first_call == "since":
         assert [fill.quantity for fill in await store.since(MORNING)] == [4]
     fills = await store.record([ten], MORNING)
@@ -188,7 +202,9 @@ async def test_a_broker_moves_the_steps_of_its_number(
     assert account is not None
     former = hashlib.sha256(account.reveal().encode()).hexdigest()[:16]
     row = KisOrderRow(an_order(4, 10), Decimal(280_000), "")
-    await KisFillStore(database, former, FeeSchedule(Decimal(0), Decimal(0))).record([row], MORNING)
+    await KisFillStore(database, former, lambda _: FeeSchedule(Decimal(0), Decimal(0))).record(
+        [row], MORNING
+    )
     async with AsyncExitStack() as stack:
         broker = await another_broker(venue, database, tmp_path, stack)
         assert [fill.trade_id for fill in await broker.fills(MORNING)] == ["20261116-1-4"]
@@ -381,7 +397,7 @@ async def place_with_reply(reply: web.Response, database: Database, folder: Path
         ScriptedServer(answer) as server,
         kis_client(kis_config(server.url), folder) as client,
     ):
-        broker = KisBroker(client, database, CONFIG, SystemClock())
+        broker = KisBroker(client, database, CONFIG, SystemClock(), LISTED)
         try:
             await broker.place(a_request())
         finally:
@@ -410,7 +426,9 @@ async def test_without_a_connection_nothing_was_placed(
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
             client = await stack.enter_async_context(kis_client(kis_config(url), tmp_path))
             with pytest.raises(UnreachableError) as raised:
-                await KisBroker(client, database, CONFIG, venue.clock).place(venue.request())
+                await KisBroker(client, database, CONFIG, venue.clock, LISTED).place(
+                    venue.request()
+                )
     assert not isinstance(raised.value, OutcomeUnknownError)
     assert await venue.record() == {}
 
@@ -424,7 +442,7 @@ async def test_an_order_that_waits_too_long_for_its_turn_is_not_sent(
     config = kis_config(venue.simulator.url, limits=limits)
     brokers_config = BrokersConfig(broker="kis", costs=COSTS, send_timeout_s=0.05)
     async with kis_client(config, tmp_path) as client:
-        broker = KisBroker(client, database, brokers_config, venue.clock)
+        broker = KisBroker(client, database, brokers_config, venue.clock, LISTED)
         assert client.limiter.try_acquire(RequestPriority.ORDER)  # another request holds the permit
         with pytest.raises(RateLimitedError, match="nothing was sent"):
             await broker.place(venue.request())
@@ -436,7 +454,7 @@ async def test_a_broker_without_an_account_is_refused(database: Database, tmp_pa
     config = kis_config("http://127.0.0.1:1", account=None)
     async with kis_client(config, tmp_path) as client:
         with pytest.raises(RefusedError, match=r"venues\.kis\.account"):
-            KisBroker(client, database, CONFIG, SystemClock())
+            KisBroker(client, database, CONFIG, SystemClock(), LISTED)
 
 
 @pytest.mark.parametrize("rows", [[{"odno": "x"}], {"odno": "x"}, [{}], "rows", [7]])
@@ -448,7 +466,7 @@ async def test_unreadable_rows_are_unreachable(
         ScriptedServer(lambda _request: json_response(reply)) as server,
         kis_client(kis_config(server.url), tmp_path) as client,
     ):
-        broker = KisBroker(client, database, CONFIG, SystemClock())
+        broker = KisBroker(client, database, CONFIG, SystemClock(), LISTED)
         for request in (
             broker.orders(MORNING),
             broker.fills(MORNING),

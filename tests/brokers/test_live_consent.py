@@ -11,9 +11,9 @@ import pytest
 
 import qts.brokers.paper
 from qts.brokers import ACKNOWLEDGEMENT, BrokersConfig
-from qts.brokers.config import is_loopback, require_live_consent_kis, require_live_consent_upbit
+from qts.brokers.config import require_live_consent_kis, require_live_consent_upbit
 from qts.domain import RefusedError, Secret
-from qts.venues import KisConfig, UpbitConfig
+from qts.venues import KisConfig, UpbitConfig, is_loopback
 
 LIVE: dict[str, Any] = {
     "broker": "kis",

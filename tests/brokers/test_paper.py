@@ -24,11 +24,13 @@ from qts.domain import (
     Secret,
     Side,
     SystemClock,
+    Tick,
     UnreachableError,
 )
+from qts.testing import ReportListener
 from qts.venues import VenueRejectedError
 from tests.brokers.paper_process import CONFIG, SYMBOL
-from tests.conformance.venues import Listener
+from tests.instruments import LISTED
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -46,11 +48,11 @@ def order(client_order_id: str, side: Side = Side.BUY, price: int | None = None)
 
 def open_paper(database: Database, **settings: Any) -> AbstractAsyncContextManager[PaperBroker]:
     config = PaperConfig(**settings)
-    return PaperBroker.open(database, config, FeesConfig(), SystemClock())
+    return PaperBroker.open(database, config, FeesConfig(), LISTED, SystemClock())
 
 
 def tick(broker: PaperBroker, price: int, volume: int = 100) -> None:
-    broker.on_tick(SYMBOL, price, price, price + 100, volume)
+    broker.on_tick(Tick(SYMBOL, price, volume, price, price + 100))
 
 
 @pytest.fixture
@@ -198,7 +200,7 @@ async def test_fills_are_written_once_after_the_database_returns(
     broker: PaperBroker, database: Database, postgres_admin: Any
 ) -> None:
     name = await database.fetchval("SELECT current_database()")
-    async with Listener.on(broker) as listener:
+    async with ReportListener.on(broker) as listener:
         for number in range(5):
             await broker.place(order(f"{number}", price=69_000))
         for _ in range(3):
@@ -232,8 +234,8 @@ async def test_two_accounts_are_independent(database: Database) -> None:
     clock = ManualClock()
     costs = FeesConfig()
     async with (
-        PaperBroker.open(database, PaperConfig(account="one", cash=5), costs, clock) as one,
-        PaperBroker.open(database, PaperConfig(account="two"), costs, clock) as two,
+        PaperBroker.open(database, PaperConfig(account="one", cash=5), costs, LISTED, clock) as one,
+        PaperBroker.open(database, PaperConfig(account="two"), costs, LISTED, clock) as two,
     ):
         tick(two, 70_000)
         await two.place(order("a"))
@@ -254,7 +256,7 @@ async def test_a_killed_broker_loses_no_acknowledged_order(
         rows = await database.fetch("SELECT order_id FROM paper_order")
         assert acknowledged <= {row["order_id"] for row in rows}
         await check_balance(database)
-    async with PaperBroker.open(database, CONFIG, FeesConfig(), SystemClock()) as broker:
+    async with PaperBroker.open(database, CONFIG, FeesConfig(), LISTED, SystemClock()) as broker:
         still_open = [o for o in await broker.orders(LONG_AGO) if o.state is OrderState.OPEN]
         for _ in range(200):  # prices far below and far above fill all of them
             tick(broker, 60_000, volume=10_000)

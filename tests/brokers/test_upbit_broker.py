@@ -20,8 +20,8 @@ from qts.brokers import upbit as upbit_module
 from qts.brokers.upbit_codec import order_of, place_values, plain, units
 from qts.database import Database
 from qts.domain import (
+    TICK_TABLES,
     Fill,
-    Market,
     OrderRequest,
     OrderState,
     OrderType,
@@ -29,7 +29,6 @@ from qts.domain import (
     Side,
     SystemClock,
     UnreachableError,
-    round_to_tick,
 )
 from qts.simulators import UpbitSimulator
 from qts.venues import RateLimitedError, UpbitClient, VenueRejectedError
@@ -251,7 +250,7 @@ async def test_all_pages_are_read(venue: UpbitVenue, monkeypatch: pytest.MonkeyP
 def far_below(venue: UpbitVenue) -> OrderRequest:
     """Return an order that the random market does not reach."""
     bid, _ = venue.quote()
-    return venue.request(price=round_to_tick(Market.UPBIT, bid * Decimal("0.95")))
+    return venue.request(price=TICK_TABLES["upbit-krw"].round(bid * Decimal("0.95")))
 
 
 async def test_a_fill_of_an_older_order_is_not_missed(venue: UpbitVenue) -> None:
@@ -300,6 +299,9 @@ def test_a_fill_beyond_double_precision_is_a_gap() -> None:
         upbit_module._parse_event(event | {"volume": 123_456_789.123_456_78}), StreamGap
     )
     assert isinstance(upbit_module._parse_event({"state": "trade"}), StreamGap)
+    lacking = upbit_module._parse_event(event | {"price": None})
+    assert isinstance(lacking, Fill)
+    assert lacking.price == 0  # FS041
 
 
 def test_an_order_that_cannot_be_read_is_no_order() -> None:

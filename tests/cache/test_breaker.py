@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qts.cache import BreakerConfig
-from qts.cache.breaker import CircuitBreaker, State
+from qts.cache.call_policy import CircuitBreaker, State
 from qts.domain import ManualClock
 
 CONFIG = BreakerConfig(failures=5, open_s=60)

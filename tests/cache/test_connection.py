@@ -13,8 +13,7 @@ import pytest
 import uvloop
 
 from qts.cache import CacheConfig
-from qts.cache.address import pack
-from qts.cache.connection import PENDING_MAX, RedisConnection, SpinPolicy
+from qts.cache.connection import PENDING_MAX, RedisConnection, SpinPolicy, pack
 from qts.cache.redis import RedisStore
 from qts.cache.store import StoreBusyError, StoreWrite
 from qts.domain import Secret, UnreachableError
@@ -255,7 +254,7 @@ async def test_a_closed_port_is_unreachable_at_once() -> None:
 WRITER = """
 import asyncio, sys
 from qts.cache import CacheConfig
-from qts.cache.address import pack
+from qts.cache.connection import pack
 from qts.cache.redis import RedisStore
 from qts.cache.store import StoreWrite
 from qts.domain import Secret

@@ -8,7 +8,7 @@ import time
 import pytest
 import uvloop
 
-from qts.cache.deadlines import DeadlineTimer
+from qts.cache.call_policy import DeadlineTimer
 
 
 class LimitError(Exception):

@@ -47,7 +47,7 @@ def test_keys_are_those_of_the_contract() -> None:
         (
             samples.risk(),
             "exposure_used daily_pnl trade_count remaining_limit max_exposure_pct "
-            "daily_loss_limit updated_at",
+            "daily_loss_limit open_symbols updated_at",
         ),
         (samples.order(), "status filled_qty pending_qty avg_fill_price last_update"),
         (samples.strategy(), "active rsi_oversold rsi_overbought position_size updated_at"),

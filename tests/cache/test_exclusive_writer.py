@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from qts.cache import CacheConfig
-from qts.cache.address import Command, pack
-from qts.cache.connection import RedisConnection
+from qts.cache.connection import Command, RedisConnection, pack
 from qts.cache.exclusive_writer import ExclusiveWriter
 from qts.cache.redis import RedisStore
 from qts.cache.store import StoreWrite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -87,7 +87,7 @@ async def test_a_price_older_than_its_ttl_is_refused(cache: Cache, clock: Manual
         await cache.prices.get("005930")
     with pytest.raises(PriceDataUnavailableError, match="no price of 000660"):
         await cache.prices.get("000660")
-    assert cache.prices.try_get("005930") is None
+    assert cache.prices.peek("005930") is None
 
 
 async def test_a_stale_feed_that_repeats_prices_is_refused(
@@ -192,15 +192,15 @@ async def test_long_lived_values_are_refreshed_before_expiry(
     region = cache.risks if kind == "risk" else cache.orders
     assert await region.get(name)
     await clock.advance(ttl_s * 0.79)
-    assert region.try_get(name)
+    assert region.peek(name)
     await clock.advance(0)
     assert loader.loads[kind, name] == 1
     await clock.advance(ttl_s * 0.02)
-    assert region.try_get(name)  # served from the near cache, reloaded in the background
+    assert region.peek(name)  # served from the near cache, reloaded in the background
     await clock.advance(0)
     assert loader.loads[kind, name] == 2
     await clock.advance(ttl_s * 0.75)
-    assert region.try_get(name)
+    assert region.peek(name)
 
 
 async def test_a_position_is_not_refreshed_ahead(
@@ -208,7 +208,7 @@ async def test_a_position_is_not_refreshed_ahead(
 ) -> None:
     assert await cache.positions.get("005930")
     await clock.advance(0.95)
-    assert cache.positions.try_get("005930")
+    assert cache.positions.peek("005930")
     await clock.advance(0)
     assert loader.loads["position", "005930"] == 1
 
@@ -219,7 +219,7 @@ async def test_a_change_is_seen_by_the_next_reader(
     assert await cache.positions.get("005930")
     loader.store(samples.position(qty=150, ver=2))
     await cache.invalidate(Invalidation("position", "005930"))
-    found = cache.positions.try_get("005930")
+    found = await cache.positions.get("005930")
     assert found is not None
     assert found.qty == 150
 
@@ -247,11 +247,11 @@ async def test_a_load_from_before_a_change_is_kept_in_no_tier(
     loader.open.clear()
     early = asyncio.create_task(cache.positions.get("005930"))
     await clock.advance(0)
-    cache.positions.drop_local("005930")
+    cache.positions._drop_local("005930")
     loader.open.set()
     await early
     await clock.advance(0.006)
-    assert cache.positions.try_get("005930") is None
+    assert cache.positions.peek("005930") is None
     assert await memory.keys(cache.positions.key("005930")) == []
 
 
@@ -268,14 +268,8 @@ async def test_a_change_of_every_kind_is_followed(
         Invalidation("order", "ORD123456"),
         Invalidation("strategy", "SCALP_RSI"),
     ]
-
-    async def bus() -> AsyncIterator[Invalidation]:
-        for change in changes:
-            yield change
-
-    await cache.follow_invalidations(bus())
-    assert cache.positions.try_get("005930") is None  # at once, whatever Redis does
-    await clock.advance(0)
+    for change in changes:
+        await cache.invalidate(change)
     assert all(loader.loads[change.kind, change.name] == 2 for change in changes)
 
 
@@ -299,7 +293,7 @@ async def test_an_old_value_in_redis_does_not_come_back_here(
     await cache.invalidate(Invalidation("position", "005930"))
     await cache._tiers.store.delete(await cache._tiers.store.keys(""))
     await other.positions.put(samples.position(qty=100, ver=1))
-    cache.positions.drop_local("005930")
+    cache.positions._drop_local("005930")
     found = await cache.positions.get("005930")
     assert found is not None
     assert found.qty == 150
@@ -397,10 +391,10 @@ async def test_a_change_between_a_reply_and_its_storing_wins(
         await region.get(name)
     await clock.advance(0.006)
     assert (await other.precheck("005930")).position is not None
-    other.positions.drop_local("005930")
+    other.positions._drop_local("005930")
     await clock.advance(0.001)
-    assert other.positions.try_get("005930") is None
-    assert other.risks.try_get("account") is not None
+    assert other.positions.peek("005930") is None
+    assert other.risks.peek("account") is not None
 
 
 class NoDeleteStore(MemoryStore):
@@ -478,4 +472,42 @@ async def test_nothing_is_served_beyond_its_ttl_by_either_clock(
         age_ms = (clock.monotonic_ns() - born_ns) / 1e6
         wall_ms = at(clock) - born_ms
         usable = age_ms < 100 and -50 <= wall_ms <= 100
-        assert (cache.prices.try_get("005930") is not None) == usable
+        assert (cache.prices.peek("005930") is not None) == usable
+
+
+async def test_all_positions_at_once_say_that_there_is_no_other(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
+) -> None:
+    cache.prices.push(samples.price("000660", at=at(clock)))
+    cache.risks.push(samples.risk())
+    cache.positions.push_all([samples.position(ver=1)])
+    assert await cache.positions.get("000660") is None
+    assert (await cache.precheck("000660", load=False)).position is None
+    cache.positions.push_all([samples.position("000660", ver=2)])  # the first one was closed
+    assert (await cache.precheck("000660", load=False)).position is not None
+    assert await cache.positions.get("005930") is None
+    assert not loader.loads
+    assert cache.status().kinds["position"].hit_rate == 1.0
+
+
+async def test_what_is_known_of_all_positions_ends_with_an_invalidation_and_with_the_ttl(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
+) -> None:
+    cache.positions.push_all([])
+    cache.positions._drop_local("005930")
+    assert await cache.positions.get("005930") is not None  # from the database
+    cache.positions.push_all([])
+    await clock.advance(1.1)
+    assert await cache.positions.get("005930") is not None
+    assert loader.loads["position", "005930"] == 2
+
+
+async def test_a_precheck_that_may_not_load_names_what_is_missing(
+    cache: Cache, loader: MemoryLoader, clock: ManualClock
+) -> None:
+    cache.prices.push(tick(clock))
+    with pytest.raises(OperationError, match="the cache holds no position of 005930"):
+        await cache.precheck("005930", load=False)
+    assert not loader.loads
+    seen = cache.status().kinds
+    assert (seen["position"].absent, seen["risk"].absent) == (1, 1)

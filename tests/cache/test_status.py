@@ -126,7 +126,7 @@ async def test_a_reload_after_a_change_is_not_a_request(cache: Cache) -> None:
 
 async def test_a_lookup_between_a_change_and_its_reload_counts_as_a_reload(cache: Cache) -> None:
     await cache.positions.get("005930")
-    cache.positions.drop_local("005930")
+    cache.positions._drop_local("005930")
     await asyncio.gather(*(cache.positions.get("005930") for _ in range(3)))
     seen = cache.status().kinds["position"]
     assert (seen.database, seen.reloaded) == (1, 3)

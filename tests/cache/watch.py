@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import TypeVar
 
 from qts.cache import Cache, CachedPrice, Invalidation
-from qts.cache.breaker import CircuitBreaker
+from qts.cache.call_policy import CircuitBreaker
 from qts.domain import CacheStaleDataError, PriceDataUnavailableError
 from tests.cache import samples
 from tests.cache.conftest import until

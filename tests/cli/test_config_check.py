@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from qts.cli.main import run_command
-from qts.config import Config
+from qts.config import Config, load
 from qts.domain import RefusedError
-from qts.pipeline import PipelineConfig
+from qts.pipeline import PipelineConfig, select_instances
 
 MINE = """
 import msgspec
@@ -112,9 +112,141 @@ def test_two_files_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_defaults_are_accepted() -> None:
-    Config().pipeline.check_strategies()
+    Config().strategy_instances()
 
 
 def test_an_empty_list_takes_parameters_of_built_in_strategies_only() -> None:
     with pytest.raises(RefusedError, match="did you mean rsi_scalper"):
-        PipelineConfig(params=("rsi_scalpr.length=9",)).check_strategies()
+        Config(pipeline=PipelineConfig(params=("rsi_scalpr.length=9",))).strategy_instances()
+
+
+LISTS = """
+import msgspec
+from qts import Strategy
+
+class Params(msgspec.Struct, frozen=True):
+    k: float = 0.5
+    windows: tuple[int, ...] = (5, 20)
+
+class Breakout(Strategy[Params]):
+    symbols = ("005930",)
+"""
+TWO = """
+[[strategy]]
+class = "breakout.py:Breakout"
+
+[[strategy]]
+class = "breakout.py:Breakout"
+name = "breakout-btc"
+symbols = ["KRW-BTC"]
+parameters = { k = 0.7, windows = [3, 9] }
+"""
+
+
+@pytest.fixture
+def tables(directory: Path) -> Path:
+    (directory / "breakout.py").write_text(LISTS)
+    return directory / "qts.toml"
+
+
+def test_one_class_runs_as_two_instances(tables: Path) -> None:
+    tables.write_text(TWO)
+    first, second = (each.create() for each in load(tables, {}).strategy_instances())
+    assert (first.key, first.symbols, first.params.windows) == ("breakout", ("005930",), (5, 20))
+    assert (second.key, second.symbols) == ("breakout-btc", ("KRW-BTC",))
+    assert (second.params.k, second.params.windows) == (0.7, (3, 9))
+    assert (type(first), type(first).key) == (type(second), "breakout")
+    assert load(tables, {}).strategy_names() == ["breakout", "breakout-btc"]
+    assert run_command(["config", "check", "--config", str(tables)]) == 0
+
+
+def test_the_list_of_the_pipeline_is_the_short_form_of_tables(tables: Path) -> None:
+    tables.write_text(
+        '[pipeline]\nstrategies = ["breakout.py:Breakout"]\n'
+        'params = ["breakout.windows=3,9", "breakout-btc.k=0.9"]\n' + TWO.partition("\n\n")[2]
+    )
+    first, second = (each.create() for each in load(tables, {}).strategy_instances())
+    assert (first.key, first.params.windows) == ("breakout", (3, 9))
+    assert (second.key, second.params.k) == ("breakout-btc", 0.9)
+
+
+BAD_TABLES = {
+    'class = "breakout.py:Breakout"\nnmae = "a"': ["strategy.nmae", "did you mean name?"],
+    'name = "a"': ["strategy.class is missing", "module:Class"],
+    'class = "breakout.py:Breakot"': ["strategy:", "no class 'Breakot'"],
+    'class = "breakout.py:Breakout"': ["strategy:", "'breakout'", "each name once"],
+    'class = "rsi_scalpr"': ["'rsi_scalpr'", "did you mean rsi_scalper?"],
+    'class = "rsi_scalper"\nname = "a.b"': ["'a.b'", "letters, digits"],
+    'class = "rsi_scalper"\nname = "manual"': ["'manual'", "orders of the operator"],
+    'class = "rsi_scalper"\nname = "risk"': ["'risk'", "orders of the stops"],
+    'class = "rsi_scalper"\nname = "all"': ["'all'", "every instance"],
+    'class = "rsi_scalper"\nname = 3': ["strategy.name = 3", "a text"],
+    'class = "rsi_scalper"\nsymbols = "005930"': ['strategy.symbols = "005930"', "a list"],
+    'class = "rsi_scalper"\nsymbols = []': ["symbols of rsi_scalper is empty"],
+    'class = "rsi_scalper"\nsymbols = ["A", "A"]': ["'A' twice"],
+    'class = "rsi_scalper"\nparameters = { lenght = 9 }': ["'lenght'", "did you mean length?"],
+    'class = "rsi_scalper"\nparameters = { length = "x" }': ["rsi_scalper.length=x", "`int`"],
+    'class = "rsi_scalper"\ncapital = 0': ["strategy.capital = 0", "an integer from 1"],
+    'class = "rsi_scalper"\nlimits = { order_per_day = 5 }': [
+        "strategy.limits.order_per_day",
+        "did you mean orders_per_day?",
+    ],
+    'class = "rsi_scalper"\nlimits = { orders_per_day = "many" }': [
+        'strategy.limits.orders_per_day = "many"',
+        "an integer from 1",
+    ],
+    'class = "rsi_scalper"\nstops = { mae_ful = 0.5 }': ["stops.mae_ful", "mean mae_full?"],
+    'class = "rsi_scalper"\nstops = { mae_full = 0.001 }': [
+        "strategy rsi_scalper: stops: mae_half (0.015)",
+        "mae_full (0.001)",
+    ],
+    'class = "rsi_scalper"\nlimits = { max_symbol_exposure = 0.5 }': [
+        "strategy: limits.max_symbol_exposure (0.5)",
+        "expected capital",
+    ],
+    'class = "breakout.py:Breakout"\nname = "b"\nparameters = { windows = [1, "x"] }': [
+        "strategy b: parameters: b.windows=[1, 'x']",
+        "`int`",
+    ],
+}
+
+
+@pytest.mark.parametrize(("table", "words"), BAD_TABLES.items())
+def test_a_wrong_instance_is_one_line(
+    table: str, words: list[str], tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables.write_text(f'[[strategy]]\nclass = "breakout.py:Breakout"\n\n[[strategy]]\n{table}\n')
+    assert run_command(["config", "check", "--config", str(tables)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert [word for word in words if word not in line] == []
+
+
+def test_an_error_of_a_table_names_its_line(tables: Path) -> None:
+    tables.write_text(TWO + "capitl = 5\n")
+    with pytest.raises(RefusedError, match=r"qts\.toml:5: unknown key strategy\.capitl"):
+        load(tables, {})
+
+
+def test_instances_come_from_the_environment_too(tables: Path) -> None:
+    text = '[{ class = "rsi_scalper", name = "one" }, { class = "rsi_scalper", name = "two" }]'
+    assert load(None, {"QTS_STRATEGY": text}).strategy_names() == ["one", "two"]
+    for bad in ("rsi_scalper", "[1]", "[{ class = 1 }]", ""):
+        with pytest.raises(RefusedError, match="QTS_STRATEGY: "):
+            load(None, {"QTS_STRATEGY": bad})
+
+
+def test_a_backtest_takes_an_instance_by_its_name_or_all(tables: Path) -> None:
+    tables.write_text(TWO)
+    settings = load(tables, {})
+
+    def names(*chosen: str) -> list[str]:
+        found = select_instances(chosen, settings.pipeline, settings.strategy)
+        return [each.name for each in found]
+
+    assert names("all") == ["breakout", "breakout-btc"]
+    assert names("breakout-btc", "rsi_scalper") == ["breakout-btc", "rsi_scalper"]
+    assert names("breakout.py:Breakout") == ["breakout"]
+    with pytest.raises(RefusedError, match="did you mean breakout-btc"):
+        names("breakout-bct")
+    with pytest.raises(RefusedError, match="the settings have no strategy"):
+        select_instances(("all",), PipelineConfig(), ())

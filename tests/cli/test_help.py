@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import typer
 
-from qts.cli.commands import COMMANDS
 from qts.cli.groups import Entry, summary
-from qts.cli.main import app, run_command
+from qts.cli.main import COMMANDS, app, run_command
 
 HEAVY = (
     *("numpy", "aiohttp", "redis", "asyncpg", "numba", "cryptography", "prometheus_client"),
-    *("uvloop", "structlog", "rich"),
+    *("uvloop", "structlog", "rich", "optuna"),
 )
 OLD_NAMES = """
     observe, replay, export, outbox status, outbox bench, outbox relay, dead-letters list,
@@ -27,7 +26,8 @@ OLD_NAMES = """
     events demo, verify isolation, verify trading, verify dashboard, retrace, bench
 """
 NEW_NAMES = """
-    data observe, data replay, data export, ops outbox status, ops dead-letters list, ops cache get,
+    data observe, data replay, data export, ops outbox status, ops dead-letters list, ops degrade,
+    ops cache get,
     ops database migrate, ops notify test, ops metrics rules, ops backup, ops restore,
     ops jobs list, ops jobs show, ops jobs work, dev simulate kis, dev simulate upbit,
     dev router run, dev router source, dev router sink, dev lanes, dev verify isolation,
@@ -89,8 +89,9 @@ def test_a_name_is_there(name: str) -> None:
 def test_old_names_are_not_listed() -> None:
     listed = re.findall(r"^  ([a-z][\w-]*) ", page(), re.MULTILINE)
     assert listed == [
-        *("run", "backtest", "orders", "positions", "kill", "failsafe", "top", "dashboard"),
-        *("config", "doctor", "data", "ops", "dev"),
+        *("run", "backtest", "optimise", "orders", "positions", "kill", "failsafe", "top"),
+        *("dashboard", "report", "explain", "config", "doctor", "setup", "rehearse", "data"),
+        *("ops", "dev"),
     ]
     assert "bench" not in page("ops", "outbox")
 

@@ -20,7 +20,7 @@ from qts.database import Database
 from qts.domain import Secret
 from qts.embedded import Home
 from qts.risk import FailSafe, SafetyState
-from tests.acceptance.runs import COMPILED, INTERPRETED
+from tests.acceptance.runs import COMPILED, INTERPRETED, SLOW_MARKET
 from tests.accounts import PAPER
 from tests.embedded.clients import alive, ask, processes_in, until
 
@@ -40,6 +40,7 @@ class Qts:
             env={
                 **_clean_environ(),
                 **INTERPRETED,
+                **SLOW_MARKET,
                 "QTS_HOME": str(home),
                 "QTS_DASHBOARD__PORT": "0",  # others run beside this one
                 **environ,
@@ -134,6 +135,22 @@ async def test_servers_end_with_a_killed_run_and_the_next_run_has_the_data(
     again.until("Ready")
     assert await _execute(home, "SELECT answer FROM kept") == 42
     assert again.end(signal.SIGINT) == 0
+
+
+def test_top_once_fails_while_a_run_hangs(qts: Callable[..., Qts]) -> None:
+    def top() -> int:
+        return qts("top", "--once").end()
+
+    run = qts("run", **NO_DASHBOARD)
+    run.until("Ready")
+    assert until(lambda: top() == 0, DEADLINE_S)
+    run.process.send_signal(signal.SIGSTOP)
+    try:
+        assert until(lambda: top() == 1, DEADLINE_S)
+    finally:
+        run.process.send_signal(signal.SIGCONT)
+    assert until(lambda: top() == 0, DEADLINE_S)
+    assert run.end(signal.SIGINT) == 0
 
 
 async def test_a_second_start_is_refused_and_the_first_is_unharmed(

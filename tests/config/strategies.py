@@ -12,6 +12,8 @@ from msgspec import inspect
 
 from qts.config import Config, Setting, settings_of
 from qts.domain import Secret
+from qts.pipeline import StrategyConfig
+from qts.risk import StrategyLimitsConfig, StrategyStopsConfig
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 
@@ -38,7 +40,22 @@ _CONSTRAINED: dict[str, st.SearchStrategy[Any]] = {
             "system_event",
         )
     },
+    "strategy": st.lists(
+        st.builds(
+            StrategyConfig,
+            source=_WORD,
+            name=_WORD,
+            symbols=st.none() | st.lists(_WORD).map(tuple),
+            capital=st.none() | st.integers(1, 10**15),
+            limits=st.builds(StrategyLimitsConfig, orders_per_day=st.none() | st.integers(1, 99)),
+            stops=st.builds(StrategyStopsConfig, trail=st.none() | st.floats(0.001, 0.9)),
+            parameters=st.dictionaries(_WORD, st.integers(0, 9) | st.lists(st.booleans()) | _WORD),
+        ),
+        max_size=3,
+    ).map(tuple),
     "brokers.mode": st.just("paper"),
+    "brokers.broker": st.sampled_from(["paper", "kis", "upbit", "kis, upbit"]),
+    "feed.venue": st.sampled_from(["kis", "upbit", "kis,upbit", "upbit, kis"]),
     "dashboard.host": st.sampled_from(["127.0.0.1", "localhost", "::1"]),
     "dashboard.certificate": st.none(),
     "dashboard.key": st.none(),
@@ -90,7 +107,7 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return plain.map(lambda text: Path("/", text.lstrip("/")))
         case inspect.CustomType() if kind.cls is Secret:
             return _WORD.filter(lambda text: text != "***").map(Secret)
-        case inspect.VarTupleType(item_type=inspect.LiteralType() as item):
+        case inspect.VarTupleType(item_type=inspect.LiteralType() | inspect.IntType() as item):
             return st.lists(_values(item), min_size=1, max_size=3).map(tuple)
         case inspect.VarTupleType():
             plain = st.from_regex(r"[a-z_.:=0-9]{1,20}", fullmatch=True)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from qts.config import Setting, load, resolve, settings_of
 from qts.config.decode import Origin, RawSetting, convert
-from qts.config.environment import overrides
+from qts.config.load import overrides
+from qts.config.render import toml
 from qts.config.schema import RENAMED, SimulatorConfig, schema_of, variable_of
 from qts.domain import ConfigError, Secret
 from tests.config.conftest import Write
@@ -46,7 +47,7 @@ def test_any_setting_can_be_overridden(setting: Setting, data: st.DataObject) ->
     assume(value is not None)
     text = value.reveal() if isinstance(value, Secret) else str(value)
     if isinstance(value, tuple):
-        text = ", ".join(value)
+        text = toml(value) if setting.name == "strategy" else ", ".join(map(str, value))
     found = resolve(None, {setting.variable: text})
     assert setting.of(found.config) == value
     assert found.origins == {setting.name: Origin("environment", setting.variable)}

@@ -38,7 +38,7 @@ REFUSED = [
         '[telemetry."a b\\n"]',
         '{file}:1: unknown key telemetry."a b\\n"; '
         "known here: log_level, log_format, log_file, log_file_mb, log_files, metrics_port, "
-        "otlp_endpoint",
+        "otlp_endpoint, trace_every",
     ),
     ("events = 3", "{file}:1: events is a table, written [events]"),
     ("[[events]]", "{file}:1: events is a table, written [events]"),

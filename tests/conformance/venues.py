@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from qts.brokers import (
     Broker,
     BrokersConfig,
-    ExecutionReport,
     FeesConfig,
     KisBroker,
     PaperBroker,
@@ -25,13 +22,10 @@ from qts.brokers.kis_codec import SEOUL
 from qts.database import Database
 from qts.domain import (
     Clock,
-    Fill,
     ManualClock,
-    OrderRequest,
-    OrderType,
     Secret,
-    Side,
     SystemClock,
+    Tick,
 )
 from qts.simulators import (
     Fault,
@@ -44,7 +38,9 @@ from qts.simulators import (
     UpbitSimulator,
     UpbitSimulatorConfig,
 )
+from qts.testing import BrokerMarket, BrokerRecord, FaultKind, NetworkedMarket
 from qts.venues import KisClient, KisConfig, RateLimitConfig, RateLimiter, UpbitClient, UpbitConfig
+from tests.instruments import LISTED
 
 MORNING = datetime(2026, 11, 16, 9, 30, tzinfo=SEOUL)  # a Monday, the market is open
 NO_SURGES = MarketConfig(symbols=20, surges_per_hour=0.0, suspended=0, start=MORNING)
@@ -55,130 +51,36 @@ COIN = Decimal(10**8)
 CASH = 100_000_000_000  # enough to empty a level of a book
 
 
-class Record(NamedTuple):
-    """Order as its venue recorded it."""
-
-    quantity: Decimal
-    filled: Decimal
-    paid: Decimal
-    is_open: bool
+FILL_FAULTS = ("duplicate_fills", "reorder_fills", "lose_fills")
 
 
-class Venue(ABC):
-    """Venue with a broker on it and control over its market."""
+class SimulatedMarket(NetworkedMarket):
+    """Market of a simulator."""
 
-    symbol: str
-    quantity: Decimal
     start_cash = Decimal(CASH)
-    tolerance = Decimal("0.00001")  # of cash, where venue and broker round separately
     order_path = ""
     simulator: Any = None
 
-    def __init__(self, broker: Broker, clock: ManualClock) -> None:
-        self.broker = broker
-        self.clock = clock
-        self._numbers = iter(range(1, 10_000))
-
-    @abstractmethod
-    def quote(self) -> tuple[Decimal, Decimal]:
-        """Return the best bid and ask."""
-
-    @abstractmethod
-    def tick(self) -> Decimal: ...
-
-    @abstractmethod
-    def more_than_shown(self) -> Decimal:
-        """Return a quantity that the best ask cannot fill at once."""
-
-    @abstractmethod
-    async def move(self, percent: float) -> None:
-        """Move the price by `percent` within seconds."""
-
-    @abstractmethod
-    async def record(self) -> dict[str, Record]: ...
-
-    @abstractmethod
-    async def cash(self) -> Decimal:
-        """Return the cash that the venue recorded."""
-
-    def request(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
-        """Build a market order, or a limit order if a price is given."""
-        values: dict[str, Any] = {
-            "client_order_id": f"qts-{next(self._numbers)}",
-            "symbol": self.symbol,
-            "side": side,
-            "type": OrderType.LIMIT if "price" in changes else OrderType.MARKET,
-            "quantity": self.quantity,
-        }
-        return OrderRequest(**(values | changes))
-
-    def resting(self, side: Side = Side.BUY, **changes: Any) -> OrderRequest:
-        """Build a limit order five ticks away from the market."""
-        bid, ask = self.quote()
-        price = bid - 5 * self.tick() if side is Side.BUY else ask + 5 * self.tick()
-        return self.request(side, price=price, **changes)
-
-    async def until_closed(self, order_id: str, seconds: int = 240) -> None:
-        """Advance the market until the order is closed at the venue."""
-        for _ in range(seconds):
-            if not (await self.record())[order_id].is_open:
-                return
-            await self.go()
-        raise AssertionError(f"{order_id} is open after {seconds} s of the market")
-
     async def go(self) -> None:
-        """Advance the market by a second."""
-        await self.clock.advance(1.0)
-        if self.simulator is not None:
-            self.simulator.catch_up()
+        await super().go()
+        self.simulator.catch_up()
 
+    def inject_fault(self, kind: FaultKind, count: int | None = 1) -> None:
+        if kind in FILL_FAULTS:
+            inject_fault(self, kind, path="", method="", count=count)
+        else:
+            inject_fault(self, kind, count=count, seconds=3600)  # on a clock that does not move
 
-class Listener:
-    """Collector of a broker's execution reports."""
-
-    def __init__(self) -> None:
-        self.reports: list[ExecutionReport] = []
-        self._changed = asyncio.Event()
-
-    @classmethod
-    @asynccontextmanager
-    async def on(cls, broker: Broker) -> AsyncIterator[Listener]:
-        """Enter once the stream has sent its first report, a StreamGap."""
-        listener = cls()
-        task = asyncio.create_task(listener._listen(broker))
-        try:
-            await listener.until(lambda: len(listener.reports) > 0)
-            yield listener
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-    async def _listen(self, broker: Broker) -> None:
-        async with aclosing(broker.execution_reports()) as reports:  # type: ignore[type-var]
-            async for report in reports:
-                self.reports.append(report)
-                self._changed.set()
-
-    @property
-    def fills(self) -> list[Fill]:
-        return [report for report in self.reports if isinstance(report, Fill)]
-
-    def filled(self) -> Decimal:
-        """Sum the quantities of distinct trades."""
-        by_trade_id = {fill.trade_id: fill.quantity for fill in self.fills}
-        return sum(by_trade_id.values(), Decimal(0))
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(15):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+    def drop_streams(self) -> int:
+        dropped: int = self.simulator.drop_streams()
+        return dropped
 
 
 # -- paper
 
 
-class PaperVenue(Venue):
+class PaperVenue(BrokerMarket):
+    start_cash = Decimal(CASH)
     symbol, quantity, tolerance = "005930", Decimal(10), Decimal(0)
 
     def __init__(self, broker: PaperBroker, clock: ManualClock, database: Database) -> None:
@@ -206,9 +108,9 @@ class PaperVenue(Venue):
 
     def _send_tick(self) -> None:
         bid, ask = self.quote()
-        self._paper.on_tick(self.symbol, float(self._last), float(bid), float(ask), 100.0)
+        self._paper.on_tick(Tick(self.symbol, float(self._last), 100.0, float(bid), float(ask)))
 
-    async def record(self) -> dict[str, Record]:
+    async def record(self) -> dict[str, BrokerRecord]:
         rows = await self._database.fetch(
             """SELECT o.order_id, o.quantity, o.filled, o.state = 'OPEN' AS is_open,
                 coalesce(sum(f.quantity), 0) AS traded,
@@ -217,7 +119,9 @@ class PaperVenue(Venue):
         )
         assert all(row["filled"] == row["traded"] for row in rows)
         return {
-            row["order_id"]: Record(row["quantity"], row["filled"], row["paid"], row["is_open"])
+            row["order_id"]: BrokerRecord(
+                row["quantity"], row["filled"], row["paid"], row["is_open"]
+            )
             for row in rows
         }
 
@@ -231,17 +135,17 @@ class PaperVenue(Venue):
 
 
 @asynccontextmanager
-async def paper(database: Database, _folder: Path) -> AsyncIterator[Venue]:
+async def paper(database: Database, _folder: Path) -> AsyncIterator[BrokerMarket]:
     clock = ManualClock(MORNING)
     config = PaperConfig(volume_share=0.5, cash=CASH)
-    async with PaperBroker.open(database, config, COSTS, clock) as broker:
+    async with PaperBroker.open(database, config, COSTS, LISTED, clock) as broker:
         yield PaperVenue(broker, clock, database)
 
 
 # -- KIS
 
 
-class KisVenue(Venue):
+class KisVenue(SimulatedMarket):
     symbol, quantity = "005930", Decimal(10)
     tolerance = Decimal(20)  # won: the venue rounds the fee of each fill down
     order_path = "/uapi/domestic-stock/v1/trading/order-cash"
@@ -265,9 +169,9 @@ class KisVenue(Venue):
     async def move(self, percent: float) -> None:
         self.simulator.inject("surge", self.symbol, {"percent": percent, "over_s": 2})
 
-    async def record(self) -> dict[str, Record]:
+    async def record(self) -> dict[str, BrokerRecord]:
         return {
-            f"20261116-{entry.number}": Record(
+            f"20261116-{entry.number}": BrokerRecord(
                 Decimal(entry.order.quantity),
                 Decimal(entry.order.filled),
                 Decimal(entry.order.paid),
@@ -332,14 +236,16 @@ async def kis(database: Database, folder: Path, **settings: Any) -> AsyncIterato
         KisSimulator(config, clock) as simulator,
         kis_client(kis_config(simulator.url, paper=config.paper), folder, clock) as client,
     ):
-        broker = KisBroker(client, database, BrokersConfig(broker="kis", costs=COSTS), clock)
+        broker = KisBroker(
+            client, database, BrokersConfig(broker="kis", costs=COSTS), clock, LISTED
+        )
         yield KisVenue(broker, clock, simulator)
 
 
 # -- Upbit
 
 
-class UpbitVenue(Venue):
+class UpbitVenue(SimulatedMarket):
     symbol, quantity = "KRW-BTC", Decimal("0.015")
     order_path = "/v1/orders"
 
@@ -362,9 +268,9 @@ class UpbitVenue(Venue):
     async def move(self, percent: float) -> None:
         self.simulator.inject("surge", self.symbol, {"percent": percent, "over_s": 2})
 
-    async def record(self) -> dict[str, Record]:
+    async def record(self) -> dict[str, BrokerRecord]:
         return {
-            entry.uuid: Record(
+            entry.uuid: BrokerRecord(
                 entry.order.quantity / COIN,
                 entry.order.filled / COIN,
                 entry.order.paid / COIN / COIN,
@@ -407,15 +313,18 @@ async def upbit(_database: Database, _folder: Path, **settings: Any) -> AsyncIte
         yield UpbitVenue(broker, clock, simulator)
 
 
-def inject_fault(venue: Venue, kind: Any, **values: Any) -> None:
+def inject_fault(venue: BrokerMarket, kind: Any, **values: Any) -> None:
     """Inject a fault into the next order."""
+    assert isinstance(venue, SimulatedMarket)
     values = {"path": venue.order_path, "method": "POST", "count": 1, **values}
     venue.simulator.faults.add(Fault(kind=kind, **values))
 
 
-VENUES: dict[str, Callable[[Database, Path], AbstractAsyncContextManager[Venue]]] = {
-    "paper": paper,
+NETWORKED: dict[str, Callable[[Database, Path], AbstractAsyncContextManager[SimulatedMarket]]] = {
     "kis": kis,
     "upbit": upbit,
 }
-NETWORKED = ("kis", "upbit")
+VENUES: dict[str, Callable[[Database, Path], AbstractAsyncContextManager[BrokerMarket]]] = {
+    "paper": paper,
+    **NETWORKED,
+}

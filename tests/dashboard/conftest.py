@@ -32,6 +32,7 @@ from qts.dashboard import (
 from qts.dashboard.session import COOKIE
 from qts.database import Database
 from qts.domain import Secret
+from qts.outbox import OutboxConfig
 from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.chromium import Chromium, NotFoundError, find
@@ -149,6 +150,7 @@ async def opened(
             store=store,
             cache=cache,
             account=PAPER,
+            streams=OutboxConfig().streams,
             home=home,
             record=home / "record",
             settings=[{"name": "home", "value": "x", "is_default": True, "description": "where"}],

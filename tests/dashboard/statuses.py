@@ -22,10 +22,14 @@ from qts.dashboard.live_status import (
     StrategyStatus,
     encode,
 )
+from qts.dashboard.terminal.source import TerminalSnapshot
+from qts.dashboard.verdict import Observed, judge
 from qts.events import EngineStatus, LaneStatus, Latency
 from qts.feed import FeedStatus, PollerStatus
 from qts.notify import RecentAlert
+from qts.orders import OrderRow
 from qts.outbox import Depth
+from qts.pipeline.market_state import IndexStatus, MarketStatus, VolumeSurge
 from qts.venues import RateLimiterStatus
 
 LANES = {"P0": 100, "P1": 10_000, "P2": 1000, "P3": 50_000}
@@ -118,6 +122,11 @@ def live(**more: Any) -> LiveStatus:
         "account": "9f86d081884c7d65",
         "trades": "rsi_scalper on paper",
         "ticks": 123_456,
+        "market": MarketStatus(
+            indices={"KOSPI": IndexStatus(value=2612.34, change=-0.0142)},
+            realised_volatility=0.0183,
+            surges=[VolumeSurge(at=0.0, symbol="005930", volume=1200.0, turnover=85_000_000.0)],
+        ),
         "events": EngineStatus(
             {name: lane(size) for name, size in LANES.items()},
             "LEVEL_0 NORMAL",
@@ -155,6 +164,12 @@ def live(**more: Any) -> LiveStatus:
         "notices": [RecentAlert(time.time(), "warning", "P1 is 81 % full: WARNING", "")],
     } | more
     return LiveStatus(**status)
+
+
+def snapshot(status: LiveStatus, orders: list[OrderRow] | None = None) -> TerminalSnapshot:
+    """Return what the terminal shows of a recent status."""
+    verdict = judge(Observed(live=status, age_s=0.0))
+    return TerminalSnapshot(status, orders or [], verdict=verdict)
 
 
 async def publish(store: CacheStore, prefix: str, ttl_ms: int = TTL_MS, **more: Any) -> LiveStatus:

@@ -42,6 +42,15 @@ async def test_without_a_session_every_route_refuses(site: Site) -> None:
             assert status == (303 if path == "/" else 401), f"{method} {path}"
 
 
+async def test_the_scripts_are_sent_compressed(site: Site) -> None:
+    async with site.connect() as operator:
+        async with operator.client.get("/page/app.js") as reply:
+            assert reply.headers["Content-Encoding"] in ("deflate", "gzip")
+            assert "WebSocket" in await reply.text()
+        async with operator.client.get("/page/app.js", headers={"Accept-Encoding": ""}) as reply:
+            assert "Content-Encoding" not in reply.headers
+
+
 async def test_without_a_session_the_socket_refuses(site: Site) -> None:
     async with site.connect(None) as anonymous:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
@@ -159,12 +168,14 @@ def test_a_guesser_with_many_addresses_fills_no_memory() -> None:
 async def test_logging_out_ends_the_session_and_its_socket(site: Site) -> None:
     site.run()
     async with site.connect() as operator, operator.socket() as socket:
+        await socket.send_str("next")
         await socket.receive_json(timeout=30)
         headers = {"Origin": site.address, "X-QTS-CSRF": operator.csrf}
         cookie = operator.cookie
         assert await operator.status("/logout", "POST", **headers) == 200
         async with operator.client.get("/api/me", cookies=cookie) as reply:
             assert reply.status == 401
+        await socket.send_str("next")
         while (message := await socket.receive(timeout=30)).type != aiohttp.WSMsgType.CLOSE:
             assert message.type == aiohttp.WSMsgType.TEXT
         assert message.data == 4401

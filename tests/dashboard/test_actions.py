@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from qts.dashboard import Role
-from qts.dashboard.actions import validate_params
+from qts.dashboard.params import validate_params
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.events import DeadLetterAdmin
@@ -70,6 +70,7 @@ async def test_the_kill_switch_stops_and_allows(site: Site) -> None:
     [
         {"action": "kill", "enabled": False, "reason": "x"},
         {"action": "reconcile"},
+        {"action": "cancel", "intent_id": "0198c0de-0000-7000-8000-000000000001", "reason": "x"},
         {"action": "replay", "number": 1},
         {"action": "requeue", "event_id": "0198c0de-0000-7000-8000-000000000001"},
         {"action": "params", "strategy": "rsi_scalper", "params": {"length": 3}},

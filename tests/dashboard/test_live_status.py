@@ -6,21 +6,32 @@ import asyncio
 import resource
 import socket as sockets
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from aiohttp import WSCloseCode, WSMsgType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.dashboard import read_live
+from qts.app import DashboardLaunch, serve_dashboard
+from qts.brokers import AccountLock
+from qts.cache import CacheConfig
+from qts.config import Config
+from qts.dashboard import DashboardConfig, LiveStatusSource, read_live
 from qts.dashboard.hub import Hub
-from qts.dashboard.live_status import largest_drops
-from qts.dashboard.publisher import RateMeter
+from qts.dashboard.live_status import LiveReading, encode, largest_drops
 from qts.dashboard.queries import MAX_ENTRIES, QueryCache
-from qts.domain import ManualClock, SystemClock
+from qts.dashboard.run_metrics import RateMeter
+from qts.dashboard.terminal.tables import banner, is_normal
+from qts.database import Database, DatabaseConfig
+from qts.domain import ManualClock, OperationError, Secret, SystemClock
+from qts.embedded import Home
 from qts.risk import FailSafe
+from qts.verify.page_clients import UNREAD
 from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.conftest import Client, Site
@@ -102,10 +113,10 @@ async def test_a_failed_result_is_not_cached() -> None:
 
 
 async def state(socket: Any) -> dict[str, Any]:
-    message: dict[str, Any] = {}
-    while "live" not in message:
-        message = await socket.receive_json(timeout=TIMEOUT_S)
-    return message
+    await socket.send_str("next")
+    message = await socket.receive_json(timeout=TIMEOUT_S)
+    found: dict[str, Any] = message["state"]
+    return found
 
 
 async def test_a_page_shows_the_run_and_its_end(site: Site) -> None:
@@ -119,8 +130,11 @@ async def test_a_page_shows_the_run_and_its_end(site: Site) -> None:
         await site.stop()
         await site.store.delete([f"{site.prefix}live"])  # as a run does on a normal end
         async with asyncio.timeout(TIMEOUT_S):
-            while (message := await state(socket))["live"] is not None:
+            while (message := await state(socket))["run"] != "ended":
                 pass
+        assert message["live_age_s"] > 3  # the last status is kept, as an old one
+        assert message["live"]["notices"]
+        assert message["verdict"]["en"].startswith("QTS does not run, its last status is")
         assert message["safety"]["state"] == "NORMAL"  # read from the database
 
 
@@ -131,12 +145,13 @@ async def test_a_new_page_receives_the_history_of_its_charts(site: Site) -> None
             while (await state(socket))["live"] is None:
                 pass
         async with operator.socket() as socket:
+            await socket.send_str("next")
             first = await socket.receive_json(timeout=TIMEOUT_S)
     assert len(first["history"][0]) == 11
 
 
 async def test_the_hub_stops_while_an_update_arrives(site: Site) -> None:
-    hub = Hub(site.store, site.prefix, site.database, PAPER, SystemClock())
+    hub = Hub(site.store, site.prefix, site.database, [PAPER], SystemClock())
     for _ in range(5):
         hub_task = asyncio.create_task(hub.run())
         while hub.version < 2:
@@ -153,7 +168,7 @@ async def test_the_hub_stops_while_an_update_arrives(site: Site) -> None:
 
 @asynccontextmanager
 async def non_reading(site: Site, client: Client) -> AsyncIterator[sockets.socket]:
-    """Open a socket that never reads, with the smallest receive buffer."""
+    """Open a socket that requests states and never reads, with the smallest receive buffer."""
     loop = asyncio.get_running_loop()
     host, port = site.address.split("//")[1].split(":")
     connection = sockets.socket()
@@ -167,7 +182,7 @@ async def non_reading(site: Site, client: Client) -> AsyncIterator[sockets.socke
             f"Cookie: {cookie}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
-        await loop.sock_sendall(connection, request.encode())
+        await loop.sock_sendall(connection, request.encode() + 1000 * UNREAD)
         yield connection
     finally:
         connection.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
@@ -213,11 +228,10 @@ async def test_a_page_that_never_reads_is_disconnected(site: Site, monkeypatch: 
 
 async def test_the_number_of_pages_is_limited(site: Site, monkeypatch: Any) -> None:
     import aiohttp
-    import pytest
 
     monkeypatch.setattr("qts.dashboard.server.MAX_SOCKETS", 1)
     async with site.connect() as operator, operator.socket() as page:
-        await page.receive_json(timeout=TIMEOUT_S)
+        await state(page)
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await operator.socket()
         assert refused.value.status == 503
@@ -249,3 +263,99 @@ def test_the_pages_ship_with_the_package() -> None:
         text = path.read_text("utf-8")
         assert "innerHTML" not in text
         assert "https://" not in text
+
+
+async def test_a_status_that_no_longer_changes_says_its_age(site: Site, database: Database) -> None:
+    """The run keeps a status readable while its lane P3 is paused."""
+    old = time.time() - 60
+    await statuses.publish(site.store, site.prefix, ttl_ms=60_000, at=old)
+    async with AccountLock(database, PAPER, "home", SystemClock(), is_live=False):
+        async with site.connect() as client, client.socket() as socket:
+            async with asyncio.timeout(TIMEOUT_S):
+                while True:
+                    message = await state(socket)
+                    if message["run"] == "silent" and message["live_age_s"] is not None:
+                        break
+        assert 60 <= message["live_age_s"] < 60 + TIMEOUT_S
+        assert message["verdict"]["state"] == "unknown"
+        assert "a run holds the account, but its last status is 6" in message["verdict"]["en"]
+        source = LiveStatusSource(site.store, database, site.prefix, PAPER)
+        snapshot = await source.read()
+    assert snapshot.trouble.startswith("status is 6")
+    assert banner(snapshot)[0].startswith(snapshot.trouble)
+    assert not is_normal(snapshot)
+
+
+@given(st.floats(-1e6, 1e6), st.lists(st.floats(0, 100), max_size=10))
+async def test_a_status_is_never_younger_than_the_time_it_is_known(
+    ahead_s: float, waits: list[float]
+) -> None:
+    """Whatever the clock of the run shows; while it shows ours, the age counts from there."""
+    clock = ManualClock()
+    assert LiveReading(clock).age_s is None
+    reading = LiveReading(clock)
+    at = clock.now().timestamp() + ahead_s
+    text = encode(statuses.live(at=at))
+    assert reading.update(text)
+    known_s = 0.0
+    for wait in waits:
+        await clock.advance(wait)
+        known_s += wait
+        assert not reading.update(text)
+        age_s = reading.age_s
+        assert age_s is not None
+        assert age_s >= known_s - 1e-6
+        assert age_s >= known_s - ahead_s - 1e-3
+
+
+async def test_a_lock_that_was_read_before_the_last_status_ends_no_run(site: Site) -> None:
+    """The database is read once a second; a run may have taken the account since."""
+    site.run()  # without a lock, as one that was started after the last reading
+    async with site.connect() as operator, operator.socket() as socket:
+        while (await state(socket))["run"] != "reporting":
+            pass
+        hub = site.dashboard.hub
+        hub._stored_ns = 0
+        hub._live.status = None
+        assert hub._observe().run == "unknown"
+        await site.stop()
+        async with asyncio.timeout(TIMEOUT_S):
+            while (await state(socket))["run"] != "ended":
+                pass
+
+
+async def test_a_failed_reader_ends_the_dashboard(
+    database_url: Secret, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run starts it again (test_run.py); a page of a dead reader would stay as it was."""
+
+    async def fail(_hub: Hub) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Hub, "_follow_safety", fail)
+    config = Config(
+        database=DatabaseConfig(url=database_url), cache=CacheConfig(url=valkey_url),
+        dashboard=DashboardConfig(port=0),
+    )  # fmt: skip
+    launch = DashboardLaunch.of(config, Home.at(tmp_path / "home"))
+    with pytest.raises(OperationError, match="reading the status failed"):
+        async with asyncio.timeout(TIMEOUT_S):
+            await serve_dashboard(launch)
+
+
+async def test_a_page_of_a_failed_reader_is_disconnected(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site.connect() as operator, operator.socket() as socket:
+        await state(socket)
+
+        def fail(_text: str | None) -> bool:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(site.dashboard.hub, "_take", fail)
+        async with asyncio.timeout(TIMEOUT_S):
+            await site.dashboard.failed.wait()
+        await socket.send_str("next")
+        while (message := await socket.receive(timeout=TIMEOUT_S)).type != WSMsgType.CLOSE:
+            pass
+        assert message.data == WSCloseCode.GOING_AWAY

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
 from qts.dashboard import Role
-from qts.database import Database
 from qts.outbox import TRADE_COMMAND, OutboxAdmin, PermanentError
 from qts.risk import FailSafe, KillSwitch, SafetyState
 from tests.accounts import PAPER
@@ -82,12 +80,19 @@ class BrowserTab:
 
 @asynccontextmanager
 async def visit(
-    browser: Any, link: str, width: int = 1366, height: int = 768, **more: Any
+    browser: Any,
+    link: str,
+    width: int = 1366,
+    height: int = 768,
+    prepare: Callable[[Any], Iterable[Awaitable[None]]] = lambda _page: (),
+    **more: Any,
 ) -> AsyncIterator[BrowserTab]:
-    """Log in with the link; fail if the page logged a problem."""
+    """Log in with the link; fail if the page logged a problem. `prepare` gets the empty page."""
     context = await browser.new_context(viewport={"width": width, "height": height}, **more)
     tab = BrowserTab(await context.new_page(), link.split("/login")[0])
     try:
+        for step in prepare(tab.page):
+            await step
         await tab.page.goto(link)
         await tab.page.wait_for_url("**/", timeout=TIMEOUT_S * 1000)
         await tab.page.wait_for_selector("#banner")
@@ -214,10 +219,17 @@ async def test_critical_alerts_stand_out(site: Site, browser: Any) -> None:
     site.run(notices=alerts)
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.wait_text("main .alerts", "BROKER_DISCONNECT")
-        lines = await tab.page.locator(".alerts li").all_inner_texts()
+        lines = await tab.page.locator(".alerts li").all_text_contents()
         assert ["cut" in line for line in lines] == [True, False]  # newest first
-        worst = await tab.page.locator(".alerts li.critical").all_inner_texts()
+        worst = await tab.page.locator(".alerts li.critical").all_text_contents()
         assert worst == lines[:1]
+
+
+async def test_a_simulated_market_is_called_simulated(site: Site, browser: Any) -> None:
+    site.run(simulated=True)
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        await tab.wait_text("#top", "SIMULATED")
+        assert "PAPER" not in await tab.page.inner_text("#top")
 
 
 async def test_a_live_account_is_shown_in_red(site: Site, browser: Any) -> None:
@@ -239,7 +251,8 @@ async def test_a_run_that_died_is_shown(site: Site, browser: Any) -> None:
         await site.stop()  # a crash: its status expires
         await tab.wait_text("#top", "NOT RUNNING")
         await tab.open("feed")
-        assert "qts run" in await tab.page.inner_text("main")
+        assert "300 symbols every" in await tab.page.inner_text("main")  # the last figures, in grey
+        assert "old" in await tab.page.inner_text("#ages")
 
 
 async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: Any) -> None:
@@ -247,16 +260,21 @@ async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: A
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.page.click("#kill")
+        text = await tab.page.inner_text("#confirm")
+        assert "Stops do not sell either" in text
+        assert "1 open positions stay" in text
+        assert "undefined" not in text
         await tab.page.click("#yes")  # refused without a reason
         assert (await KillSwitch(site.database, PAPER).all())["account"].enabled
         await tab.page.fill("#reason", "<b>lunch</b>")
-        await tab.page.click("#yes")
+        await tab.page.keyboard.press("Enter")
         await tab.page.wait_for_selector("#allow")
-        await tab.wait_text("#top", "STOPPED")
+        await tab.wait_text("#verdict", "the kill switch is on (<b>lunch</b>")
         switch = (await KillSwitch(site.database, PAPER).all())["account"]
         assert (switch.enabled, switch.reason) == (False, "<b>lunch</b>")
         await tab.wait_text("main", "<b>lunch</b>")  # text, not markup
         await tab.page.click("#allow")
+        assert await tab.page.get_attribute("#yes", "class") == "go"  # not a dangerous one
         await tab.page.fill("#reason", "back")
         await tab.page.click("#yes")
         await tab.page.wait_for_selector("#kill")
@@ -319,7 +337,11 @@ async def test_a_parameter_is_set_on_the_page(site: Site, browser: Any) -> None:
         field = 'input[data-strategy="rsi_scalper"][data-param="length"]'
         await tab.page.fill(field, "1")
         await tab.page.click('[data-do="params"]')
+        await tab.page.click("#yes")
         await tab.wait_text("#toast", "at least 2")
+        await tab.page.fill(field, "many")
+        await tab.page.click('[data-do="params"]')
+        await tab.wait_text("#toast", "length is many; expected integer")
         await tab.page.fill(field, "21")
         clock = await tab.page.inner_text("#top .clock")
         await tab.page.wait_for_function(
@@ -327,6 +349,8 @@ async def test_a_parameter_is_set_on_the_page(site: Site, browser: Any) -> None:
         )  # a new status arrived; the input must stay
         assert await tab.page.input_value(field) == "21"
         await tab.page.click('[data-do="params"]')
+        await tab.wait_text("#confirm", "length = 21")
+        await tab.page.click("#yes")
         await tab.wait_text("#toast", "length = 21")
         tab.problems.clear()  # the refusal is a 422, which the console logs
     row = await site.database.fetchrow("SELECT params FROM strategy_params")
@@ -335,61 +359,17 @@ async def test_a_parameter_is_set_on_the_page(site: Site, browser: Any) -> None:
     assert [each["outcome"] for each in await action_rows(site.database)] == ["REFUSED", "DONE"]
 
 
-async def unknown_order(database: Database) -> UUID:
-    intent, signal, attempt = uuid4(), uuid4(), uuid4()
-    await database.execute(
-        "INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)"
-        " VALUES ($1, 'rsi_scalper', '005930', 'BUY', 'turned', now())",
-        signal,
-    )
-    await database.execute(
-        "INSERT INTO order_intent (id, signal_id, intent_type, broker, account, strategy_key,"
-        " symbol, side, order_type, quantity, approved_at, expires_at) VALUES ($1, $2, 'ENTRY',"
-        " 'paper', $3, 'rsi_scalper', '005930', 'BUY', 'MARKET', 10, now(), now() + interval '5s')",
-        intent,
-        signal,
-        PAPER.account,
-    )
-    await database.execute(
-        "INSERT INTO order_attempt (id, order_intent_id, attempt_no, broker, account, symbol,"
-        " identifier, request_json) VALUES ($1, $2, 1, 'paper', $3, '005930', 'a-1',"
-        ' \'{"identifier": "a-1"}\')',
-        attempt,
-        intent,
-        PAPER.account,
-    )
-    await database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
-    await database.execute(
-        "UPDATE order_attempt SET status = 'UNKNOWN', error_message = 'no reply'"
-    )
-    return intent
-
-
-async def test_an_unknown_order_is_yellow_and_has_its_timeline(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
-    intent = await unknown_order(site.database)
-    async with visit(browser, site.tokens.link(site.address)) as tab:
-        await tab.open("orders")
-        await tab.page.wait_for_selector("tr.unknown")
-        cell = "getComputedStyle(document.querySelector('tr.unknown .chip.unknown'))"
-        found = await tab.page.evaluate(f"{cell}.backgroundColor")
-        red, green, blue = map(int, re.findall(r"\d+", found)[:3])
-        assert min(red, green) > 1.5 * blue
-        await tab.open(f"orders/{intent}")
-        await tab.wait_text("main", "no reply")
-        text = await tab.page.inner_text("main")
-        places = [text.index(word) for word in ("signal", "intent", "attempt 1", "no reply")]
-        assert places == sorted(places)
-        await tab.page.screenshot(path=shots(tmp_path) / "order.png")
-
-
-async def test_the_read_role_sees_why_it_cannot_act(site: Site, browser: Any) -> None:
+async def test_the_read_role_sees_no_action(site: Site, browser: Any) -> None:
     await KillSwitch(site.database, PAPER).enable_unset((), "test")
+    await dead_event(site.database, PermanentError("no"))
+    site.run()
     async with visit(browser, site.tokens.link(site.address, Role.READ)) as tab:
-        await tab.page.click("#kill")
-        await tab.page.fill("#reason", "x")
-        await tab.page.click("#yes")
-        await tab.wait_text("#toast", "needs the role trade")
-        tab.problems.clear()  # the refusal is a 403, which the console logs
+        await tab.wait_text("#top", "PAPER")
+        for name in PAGES:
+            await tab.open(name)
+            find = "[...document.querySelectorAll('[data-do]')].map((each) => each.dataset.do)"
+            found = set(await tab.page.evaluate(find))
+            assert found <= {"theme", "language", "logout", "filter-open", "bar", "span"}, name
+        await tab.page.keyboard.press("k")
+        assert not await tab.page.evaluate("document.getElementById('confirm').open")
     assert (await KillSwitch(site.database, PAPER).all())["account"].enabled

@@ -18,13 +18,15 @@ from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.config.schema import SimulatorConfig
 from qts.dashboard import DashboardConfig, LiveStatus, read_live
+from qts.dashboard.verdict import Observed, judge, read_stored
 from qts.database import Database
 from qts.domain import Secret
 from qts.embedded import Home
 from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
 from qts.pipeline.maintenance import STREAM_DOWN
-from tests.accounts import trading_system
+from qts.risk import RiskLimitsConfig
+from tests.accounts import PAPER, trading_system
 from tests.dashboard.conftest import opened
 from tests.dashboard.tcp_proxy import TcpProxy
 from tests.dashboard.test_pages import shots, visit
@@ -46,7 +48,7 @@ class PublishedRun:
     ) -> LiveStatus:
         async with asyncio.timeout(seconds):
             while True:
-                live = await read_live(self.store, self.trading.config.cache.prefix)
+                live = await read_live(self.store, self.trading.accounts[0].config.cache.prefix)
                 if live is not None and condition(live):
                     return live
                 await asyncio.sleep(0.02)
@@ -66,29 +68,32 @@ async def run(
             simulated.stream_url = proxy.url
             config = msgspec.structs.replace(
                 config,
-                venues=msgspec.structs.replace(config.venues, kis=simulated.kis(config.venues.kis)),
+                venues=msgspec.structs.replace(
+                    config.venues,
+                    kis=simulated.venue_settings(config.venues.kis, own_limits=True),
+                ),
                 feed=await asyncio.to_thread(simulated.feed, config.feed),
-                pipeline=simulated.pipeline(config.pipeline),
+                pipeline=simulated.pipeline(config),
             )
             async with (
-                trading_system(config, database) as trading,
+                trading_system(config, database, simulated.keys) as trading,
                 RedisStore.open(valkey_url, config.cache) as store,
             ):
-                async with trading.open(valkey_url, simulated.keys):
+                async with trading.open(valkey_url):
                     yield PublishedRun(trading, store, proxy)
-                prefix = trading.config.cache.prefix
+                prefix = trading.accounts[0].config.cache.prefix
                 assert await read_live(store, prefix) is None  # gone with the run
     finally:
         await asyncio.to_thread(simulated.__exit__)
 
 
-async def test_the_status_matches_the_run(run: PublishedRun) -> None:
+async def test_the_status_matches_the_run(run: PublishedRun, database: Database) -> None:
     trading = run.trading
     live = await run.until(
         lambda live: (
             live.ticks > 100
             and live.rates["P1"] > 0
-            and live.safety.state == trading.monitor.safety.state
+            and live.safety.state == trading.accounts[0].monitor.safety.state
         )
     )
     assert live.pid == os.getpid()
@@ -100,6 +105,38 @@ async def test_the_status_matches_the_run(run: PublishedRun) -> None:
     assert live.feed.symbols_known <= 60
     assert {depth.stream for depth in live.outbox.depths} >= {"everbit.trade.command"}
     assert live.safety.trading
+    assert live.label == "SIMULATED"  # the keys are the simulator's
+    assert live.safety.database_read
+    assert live.safety.session_open
+    assert live.safety.clock_synced
+    live = await run.until(lambda live: live.limits and live.tick_age_s is not None)
+    limits = {each.name: each for each in live.limits}
+    assert set(limits) <= set(RiskLimitsConfig.__struct_fields__)
+    assert limits["max_open_symbols"].limit == RiskLimitsConfig().max_open_symbols
+    verdict = judge(Observed(live=live, age_s=0.0, stored=await read_stored(database, PAPER)))
+    assert verdict.state == "trading", verdict.en
+
+
+async def test_the_profits_of_the_strategies_are_those_of_the_account(run: PublishedRun) -> None:
+    live = await run.until(
+        lambda live: (
+            live.money.orders_today
+            and live.money.realised_today
+            and sum(each.realised for each in live.profits.values()) == live.money.realised_today
+        )
+    )
+    profits = live.profits.values()
+    assert sum(each.unrealised for each in profits) == live.money.unrealised
+    assert sum(each.orders for each in profits) == live.money.orders_today
+    assert sum(each.exposure for each in profits) == live.money.equity - live.money.cash
+
+
+async def test_a_position_of_the_run_has_its_stop_and_its_name(run: PublishedRun) -> None:
+    live = await run.until(lambda live: live.positions)
+    (held, *_) = live.positions
+    assert held.name
+    assert held.stop_price is not None
+    assert 0 < held.stop_price < held.average_price * 2
 
 
 async def test_a_lost_broker_and_a_code_are_published_within_a_second(run: PublishedRun) -> None:
@@ -115,8 +152,8 @@ async def test_a_lost_broker_and_a_code_are_published_within_a_second(run: Publi
         assert ("BROKER_DISCONNECT", f"kis {text}") in {(n.code, n.text) for n in live.notices}
 
     async def tripped() -> None:
-        await trading.fail_safe.release("test", "checked")
-        await trading.fail_safe.trip("FS070", "positions differ")
+        await trading.accounts[0].fail_safe.release("test", "checked")
+        await trading.accounts[0].fail_safe.trip("FS070", "positions differ")
         live = await run.until(lambda live: live.safety.state == "FAIL")
         assert live.safety.code == "FS070"
 
@@ -131,7 +168,9 @@ async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
     streaming = lambda live: live.feed is not None and live.feed.streaming  # noqa: E731
     shown = "(before) => document.querySelectorAll('.alerts .critical').length > before"
     async with (
-        opened(database, valkey_url, tmp_path, config, run.trading.config.cache.prefix) as site,
+        opened(
+            database, valkey_url, tmp_path, config, run.trading.accounts[0].config.cache.prefix
+        ) as site,
         visit(browser, site.tokens.link(site.address)) as tab,
     ):
 
@@ -148,7 +187,7 @@ async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
         assert await fastest(cut, reconnect) < 1.0
         assert STREAM_DOWN in await tab.page.inner_text(".alerts")
         await tab.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
-        await tab.wait_text(".alerts", "stream connected")
+        await tab.wait_text(".alerts.past", "stream connected")
         codes = [each.code for each in (await run.until(streaming)).notices]
         assert codes.count("BROKER_DISCONNECT") == cuts > 0
 

@@ -70,7 +70,7 @@ async def test_the_operator_watches_and_controls_a_run(
 ) -> None:
     await asyncio.to_thread(first_fill, run)
     async with visit(browser, link) as tab:
-        await tab.wait_text("#top", "PAPER")
+        await tab.wait_text("#top", "SIMULATED")
         for name, words in {
             "overview": "P0 p99",
             "events": "LEVEL_0",
@@ -90,11 +90,17 @@ async def test_the_operator_watches_and_controls_a_run(
         await tab.open(f"market/{symbol}")
         await tab.page.wait_for_selector("svg.candles .body", state="attached")
         await tab.page.wait_for_selector("svg.candles .marker", state="attached")
+        held = "SELECT symbol FROM position WHERE quantity <> 0 LIMIT 1"
+        ((symbol,),) = await asyncio.to_thread(run.query, held)
+        await tab.open(f"market/{symbol}")
+        await tab.wait_text("main", "KOSPI200")  # the indices
+        await tab.page.wait_for_selector("main tr.good td")  # a bid of the order book
         await tab.page.screenshot(path=shots(tmp_path) / "run-market.png")
 
         await tab.open("strategies")
         await tab.page.fill('input[data-strategy="rsi_scalper"][data-param="length"]', "9")
         await tab.page.click('[data-do="params"][data-strategy="rsi_scalper"]')
+        await tab.page.click("#yes")
         await tab.page.wait_for_function(
             "() => document.querySelector("
             "'input[data-strategy=rsi_scalper][data-param=length]').placeholder === '9'"
@@ -136,10 +142,10 @@ async def test_a_dashboard_that_dies_is_started_again_at_its_address(run: Run, l
     assert run.process.poll() is None
 
 
-def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
-    run: Run, link: str, home: Path
+async def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
+    run: Run, link: str, home: Path, browser: Any
 ) -> None:
-    assert run.end(signal.SIGTERM) == 0
+    assert await asyncio.to_thread(run.end, signal.SIGTERM) == 0
     with pytest.raises(OSError, match="refused"):
         _answer(link.partition("/login")[0])
     assert not (home / "dashboard.address").exists()
@@ -148,25 +154,36 @@ def test_it_ends_with_its_run_and_the_next_start_prints_no_link(
         assert CANARY not in text
         assert link.partition("#")[2] not in text
     assert "log in  qts dashboard --link admin\n" in run.output
-    with running(home, "--duration", "1s", QTS_DASHBOARD__ENABLED="true") as second:
-        assert second.end() == 0, second.errors
-    assert "dashboard  http://127.0.0.1:" in second.output
+    with running(home, QTS_DASHBOARD__ENABLED="true", QTS_DASHBOARD__PORT="0") as second:
+        await asyncio.to_thread(second.until, "dashboard  http://127.0.0.1:")
+        address = (home / "dashboard.address").read_text().strip()
+        async with visit(browser, f"{address}/login#{link.partition('#')[2]}") as tab:
+            await tab.page.wait_for_selector("#ages:empty", state="attached")
+            await tab.wait_text("#top", "SIMULATED")
+            code = await asyncio.to_thread(second.end, signal.SIGKILL)
+            assert code == -signal.SIGKILL  # its servers and its dashboard end with it
+            await tab.page.wait_for_selector("#verdict.lost", timeout=DEADLINE_S * 1000)
+            await tab.wait_text("#ages", "old")
+            grey = "getComputedStyle(document.querySelector('.figures [data-from=run]')).filter"
+            assert await tab.page.evaluate(grey) == "grayscale(1)"
+            assert await tab.page.title() == "No connection · QTS"
+            tab.problems.clear()  # the browser logs the refused connections
     assert "log in" not in second.output
 
 
-@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize(("on_terminal", "newline"), [(True, b"\r\n"), (False, b"\n")])
 def test_the_login_link_is_printed_on_a_terminal_only(
-    on_terminal: bool, monkeypatch: pytest.MonkeyPatch
+    on_terminal: bool, newline: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
     link = f"http://127.0.0.1:8420/login#{CANARY}"
     started = StartupInfo("home", [], 1, 0, 0.1, dashboard="http://127.0.0.1:8420", login=link)
     read, write = os.openpty() if on_terminal else os.pipe()
-    with os.fdopen(write, "w") as file:
+    with os.fdopen(read, "rb") as out, os.fdopen(write, "w") as file:
         _RunOutput(Console(file=file, width=200, highlight=False), None).ready(started)
-        file.flush()
-        printed = os.read(read, 10_000).decode()
-    os.close(read)
+        print("the end", file=file, flush=True)
+        # A terminal passes on what is written in pieces.
+        printed = b"".join(iter(out.readline, b"the end" + newline)).decode()
     assert (link in printed) == on_terminal
     assert (CANARY in printed) == on_terminal
     assert ("log in  qts dashboard --link admin" in printed) != on_terminal

@@ -43,6 +43,7 @@ async def test_pages_and_socket_are_served_to_a_trusting_client(tls_site: Site, 
         async with operator.client.get("/api/me") as reply:
             assert reply.headers["Strict-Transport-Security"] == "max-age=31536000"
         async with operator.socket() as socket:
+            await socket.send_str("next")
             assert "history" in await socket.receive_json(timeout=30)
         token = tls_site.tokens.token(Role.READ).reveal()
         headers = {"Origin": tls_site.address}

@@ -62,18 +62,22 @@ async def test_a_lost_listener_reports_it_and_resumes(
 
 
 async def test_a_listener_waits_for_a_server_that_refuses_it(
-    database: Database, database_url: Secret, postgres_admin: Any
+    database: Database,
+    database_url: Secret,
+    postgres_admin: Any,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = database.where.rpartition("/")[2]
-    async with database.listen("orders") as listener:
+    async with database.listen("orders") as listener, database.listen("fills"):
         await next_of(listener)
         await postgres_admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         await end_backends(postgres_admin, database_url)
         waiting = asyncio.create_task(next_of(listener))
-        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        done, _ = await asyncio.wait([waiting], timeout=0.5)  # several attempts
         assert not done
         await postgres_admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
         assert await waiting == ListenStarted()
+    assert capfd.readouterr().err.count("listen failed; retrying") == 1
 
 
 async def test_a_reader_that_is_too_slow_gets_a_new_start(

@@ -35,6 +35,24 @@ async def test_a_caller_beyond_the_bound_fails_after_the_timeout(database_url: S
         assert await database.fetchval("SELECT 1") == 1
 
 
+async def test_reserved_connections_do_not_wait_for_the_pool(
+    database_url: Secret, postgres_admin: Any
+) -> None:
+    """Their statements stay prepared with a generic plan, and survive the end of their sessions."""
+    config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
+    async with Database.open(database_url, config) as database, database.reserved(2) as reserved:
+        async with database.transaction():  # the only connection of the pool
+            for _ in range(3):
+                assert (await reserved.fetch_idempotent("SELECT $1::int", 1))[0][0] == 1
+            plans = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+            (found,) = await reserved.fetch_idempotent(plans + " WHERE statement ~ '::int$'")
+            assert tuple(found) == (3, 0)
+        for name, value in (("synchronous_commit", "on"), ("statement_timeout", "30s")):
+            assert await reserved.fetchval("SELECT current_setting($1)", name) == value
+        await end_backends(postgres_admin, database_url)
+        assert (await reserved.fetch_idempotent("SELECT $1::int", 2))[0][0] == 2
+
+
 async def test_a_long_statement_is_ended_and_the_connection_lives_on(database_url: Secret) -> None:
     config = DatabaseConfig(pool_min=1, pool_max=1, statement_timeout_s=0.5)
     async with Database.open(database_url, config) as database:

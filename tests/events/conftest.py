@@ -7,9 +7,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from qts.events import AlertHooks, Catalogue, EventEngine, EventsConfig
+from qts.events import Catalogue, EventEngine, EventsConfig, LaneAlert, log_alert
 
 MakeEngine = Callable[..., EventEngine]
+
+
+def codes_into(codes: list[str]) -> Callable[[LaneAlert], None]:
+    """Return a callback that keeps the fail-safe codes of alerts."""
+
+    def keep(alert: LaneAlert) -> None:
+        if alert.kind == "fail_safe":
+            codes.append(alert.code)
+
+    return keep
 
 
 @pytest.fixture
@@ -21,9 +31,9 @@ def make_engine() -> Iterator[MakeEngine]:
     def make(
         config: EventsConfig | None = None,
         catalogue: Catalogue | None = None,
-        hooks: AlertHooks | None = None,
+        on_alert: Callable[[LaneAlert], None] = log_alert,
     ) -> EventEngine:
-        engines.append(EventEngine(config, catalogue, hooks=hooks))
+        engines.append(EventEngine(config, catalogue, on_alert=on_alert))
         return engines[-1]
 
     yield make

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from qts.domain import LaneFullError, OperationError
-from qts.events import AlertHooks, Event, EventEngine, EventsConfig, LaneConfig, Priority, batch
+from qts.events import Event, EventEngine, EventsConfig, LaneConfig, Priority, batch
 from qts.events.payloads import OrderUpdatePayload
-from tests.events.conftest import MakeEngine
+from tests.events.conftest import MakeEngine, codes_into
 from tests.events.samples import (
     TIMEOUT_S,
     evaluate,
@@ -102,8 +102,8 @@ def test_drop_oldest_applies_to_what_waits_for_an_async_handler(
         assert lane.dropped == 1000 - lane.waiting
         gate.open.set()
         assert engine.wait_drained(TIMEOUT_S)
-    newest = [event.payload.symbol for event in gate.seen][-100:]
-    assert newest == [str(number) for number in range(900, 1000)]
+    newest = [event.payload.symbol for event in gate.seen][-lane.depth :]
+    assert newest == [str(number) for number in range(1000 - lane.depth, 1000)]
 
 
 def test_collapse_applies_to_what_waits_for_an_async_handler(
@@ -160,7 +160,7 @@ def test_200_000_events_for_an_async_handler_stay_within_30_mb() -> None:
 
 def test_a_cancelled_task_in_an_async_handler_makes_a_dead_letter(make_engine: MakeEngine) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(on_alert=codes_into(codes))
     tries: list[int] = []
 
     async def cancels_what_it_awaits(event: Event) -> None:
@@ -220,7 +220,7 @@ def test_an_exit_in_a_handler_makes_a_dead_letter(
     make_engine: MakeEngine, error: BaseException, lane: str
 ) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(on_alert=codes_into(codes))
 
     def leave(_event: object) -> None:
         raise error

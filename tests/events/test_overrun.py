@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from qts.events import (
-    AlertHooks,
     Event,
     EventEngine,
     EventsConfig,
@@ -194,7 +193,7 @@ def test_a_p3_handler_that_runs_for_5_s_is_reported(
 ) -> None:
     monkeypatch.setattr(monitor, "SLOW_HANDLER_NS", 50_000_000)
     alerts: list[LaneAlert] = []
-    engine = make_engine(hooks=AlertHooks(alert=alerts.append))
+    engine = make_engine(on_alert=alerts.append)
     handler = Sleeper()
     engine.on("LOG_WRITE", handler)
     with engine:

@@ -19,7 +19,6 @@ import pytest
 from qts.domain import EventRefusedError, OperationError
 from qts.events import (
     AUDIT_ACTIONS,
-    AlertHooks,
     DegradationLevel,
     Event,
     EventsConfig,
@@ -33,7 +32,7 @@ from qts.events import (
 )
 from qts.events import payloads as p
 from tests.events import isolated
-from tests.events.conftest import MakeEngine, check_conservation
+from tests.events.conftest import MakeEngine, check_conservation, codes_into
 from tests.events.samples import TIMEOUT_S, evaluate, fill, log_line, tick
 from tests.events.samples import signal as sample_signal
 
@@ -313,7 +312,7 @@ def test_an_event_too_large_for_the_ring_is_a_dead_letter(
 
 def test_only_the_event_that_ends_its_process_dies(make_engine: MakeEngine, trace: Path) -> None:
     alerts: list[LaneAlert] = []
-    engine = make_engine(isolated_lanes("p2"), hooks=AlertHooks(alert=alerts.append))
+    engine = make_engine(isolated_lanes("p2"), on_alert=alerts.append)
     engine.on("SIGNAL_GENERATED", isolated.exit_on_poison)
     symbols = ["a", "b", "poison", "c", "d"]
     with engine:
@@ -403,9 +402,7 @@ def test_a_p1_process_that_cannot_be_restarted_is_fs097(
     make_engine: MakeEngine, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[str] = []
-    engine = make_engine(
-        isolated_lanes("p1"), hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code))
-    )
+    engine = make_engine(isolated_lanes("p1"), on_alert=codes_into(codes))
     engine.on("PRICE_TICK", isolated.note_price)
     with engine:
         with monkeypatch.context() as broken:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,6 @@ import pytest
 
 from qts.domain import EventRefusedError, OperationError
 from qts.events import (
-    AlertHooks,
     DegradationLevel,
     Event,
     EventEngine,
@@ -27,7 +28,7 @@ from qts.events import (
     compiled,
 )
 from qts.events import payloads as p
-from tests.events.conftest import MakeEngine
+from tests.events.conftest import MakeEngine, codes_into
 from tests.events.samples import TIMEOUT_S, evaluate, fill, log_line, order_ids, signal, tick
 
 
@@ -36,6 +37,27 @@ def test_the_switch_interval_is_short_while_running_and_restored(engine: EventEn
     with engine:
         assert sys.getswitchinterval() == pytest.approx(engine.config.switch_interval_ms / 1000)
     assert sys.getswitchinterval() == before
+
+
+def test_full_collections_skip_what_was_loaded_before_the_start(engine: EventEngine) -> None:
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    loaded = [object.__new__(Cycle)]
+    with engine:
+        assert gc.get_freeze_count() > frozen
+        assert all(each is not loaded for each in gc.get_objects())
+        assert gc.get_threshold()[0] > before[0]
+        made = Cycle()
+        gone = weakref.ref(made)
+        del made
+        gc.collect()
+        assert gone() is None  # what is made since is collected
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
 
 
 def test_a_sleeping_p3_handler_delays_no_other_lane(engine: EventEngine) -> None:
@@ -149,7 +171,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter_and_others_still_run(
     make_engine: MakeEngine,
 ) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(on_alert=codes_into(codes))
     seen: list[Event] = []
 
     def broken(_event: Event) -> None:
@@ -299,7 +321,7 @@ def test_a_stop_drains_p0_and_p1_and_reports_the_rest(engine: EventEngine) -> No
 
 def test_a_failed_thread_raises_an_alert_and_is_restarted(make_engine: MakeEngine) -> None:
     alerts: list[LaneAlert] = []
-    engine = make_engine(hooks=AlertHooks(alert=alerts.append))
+    engine = make_engine(on_alert=alerts.append)
     seen: list[Event] = []
     engine.on("FILL_CONFIRMED", seen.append)
     engine.on("PRICE_TICK", seen.append)
@@ -345,7 +367,7 @@ def test_a_restarted_p0_thread_keeps_its_cpu_and_priority(make_engine: MakeEngin
 
 def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
     codes: list[str] = []
-    engine = make_engine(hooks=AlertHooks(fail_safe=lambda alert: codes.append(alert.code)))
+    engine = make_engine(on_alert=codes_into(codes))
     for number in range(100):
         engine.publish(fill(engine, number))
     thread = threading.Thread(target=engine.publish, args=(fill(engine, 100),))
@@ -361,7 +383,7 @@ def test_p0_overflow_is_fs095(make_engine: MakeEngine) -> None:
 
 def test_a_handler_that_makes_p0_wait_is_named(make_engine: MakeEngine) -> None:
     alerts: list[LaneAlert] = []
-    engine = make_engine(EventsConfig(gil_stall_ms=1.0), hooks=AlertHooks(alert=alerts.append))
+    engine = make_engine(EventsConfig(gil_stall_ms=1.0), on_alert=alerts.append)
     numbers = list(range(200_000, 0, -1)) * 4
     busy = threading.Event()
 
@@ -457,11 +479,11 @@ def test_in_level_3_only_essential_async_handlers_run(engine: EventEngine) -> No
 
 NO_MORE_THREADS = """
 import resource, time
-from qts.events import AlertHooks, EventEngine
+from qts.events import EventEngine
 from tests.events.samples import tick
 
 alerts, seen = [], []
-engine = EventEngine(hooks=AlertHooks(alert=lambda alert: alerts.append((alert.code, alert.text))))
+engine = EventEngine(on_alert=lambda alert: alerts.append((alert.code, alert.text)))
 engine.on("PRICE_TICK", seen.append)
 engine.start()
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

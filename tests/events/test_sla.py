@@ -7,7 +7,7 @@ import time
 import pytest
 
 from qts.domain import ManualClock
-from qts.events import AlertHooks, EventEngine, LaneAlert
+from qts.events import EventEngine, LaneAlert
 from tests.events.samples import signal, step_all
 
 
@@ -17,7 +17,7 @@ class Lane:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self._alerts: list[LaneAlert] = []
-        self.engine = EventEngine(clock=self.clock, hooks=AlertHooks(alert=self._alerts.append))
+        self.engine = EventEngine(clock=self.clock, on_alert=self._alerts.append)
         self.engine.on("SIGNAL_GENERATED", lambda _: None)
 
     def handle(self, count: int) -> None:

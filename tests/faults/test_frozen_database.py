@@ -13,9 +13,10 @@ import pytest
 
 from qts.app.trading import TradingSystem
 from qts.config import Config
-from qts.domain import SystemClock
+from qts.domain import SystemClock, Tick
 from qts.embedded import Home
-from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE, open_sandbox
+from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE
+from qts.verify.sandbox import open_sandbox
 from tests.embedded.clients import processes_in
 from tests.outbox.kit import until
 
@@ -48,6 +49,10 @@ def fact(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     return checked
 
 
+def tick(symbol: str, price: float) -> Tick:
+    return Tick(symbol, price, 1.0, price - 10, price, SystemClock().now().timestamp())
+
+
 async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: Path) -> None:
     config = msgspec.convert(
         {
@@ -58,26 +63,28 @@ async def test_prices_and_stops_go_on_while_the_database_stands_still(tmp_path: 
     )
     home = Home.at(tmp_path / "home")
     async with open_sandbox(home, config, SystemClock()) as trading:
-        await until(fact(trading.reconciler.is_reconciled), PATIENCE_S)
+        await until(fact(trading.accounts[0].reconciler.is_reconciled), PATIENCE_S)
         await until(fact(lambda: bought(trading)), PATIENCE_S)
-        exits, lanes = trading.exits, trading.engine.status
+        exits, lanes = trading.accounts[0].stops.exits, trading.engine.status
         handled = lanes().lanes["P1"].handled
         with frozen(home):
-            trading.ticks.tick(SYMBOL, STOP_PRICE, 1000.0, STOP_PRICE - 10, STOP_PRICE)
+            trading.accounts[0].ticks(tick(SYMBOL, STOP_PRICE))
             await until(fact(lambda: exits.count == 1), PATIENCE_S)
             for number in range(TICKS):
-                trading.ticks.tick(OTHER, 5_000.0 + number % 3, number, 4_995, 5_000)
+                trading.accounts[0].ticks(tick(OTHER, 5_000.0 + number % 3))
             settled = fact(lambda: lanes().lanes["P1"].waiting == 0)
             await until(settled, PATIENCE_S)
-            assert trading.portfolio.last_tick(OTHER)
+            assert trading.accounts[0].portfolio.last_tick(OTHER)
             now = lanes().lanes["P1"]
             assert now.handled + now.dropped + now.collapsed >= handled + TICKS
             assert lanes().lanes["P0"].waiting == 0
-            assert SYMBOL in trading.portfolio.positions  # its order waits for the database
-        await until(fact(lambda: SYMBOL not in trading.portfolio.positions), PATIENCE_S)
+            assert (
+                SYMBOL in trading.accounts[0].portfolio.positions
+            )  # its order waits for the database
+        await until(fact(lambda: SYMBOL not in trading.accounts[0].portfolio.positions), PATIENCE_S)
         assert await trading.database.fetchval(SOLD, SYMBOL) == 1
 
 
 def bought(trading: TradingSystem) -> bool:
-    trading.ticks.tick(SYMBOL, ENTRY_PRICE, 1000.0, ENTRY_PRICE - 10, ENTRY_PRICE)
-    return SYMBOL in trading.portfolio.positions
+    trading.accounts[0].ticks(tick(SYMBOL, ENTRY_PRICE))
+    return SYMBOL in trading.accounts[0].portfolio.positions

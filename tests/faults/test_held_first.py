@@ -71,12 +71,12 @@ async def opened(
         dec_hook=lambda kind, value: kind(value),
     )
     async with (
-        trading_system(config, database) as trading,
-        trading.open(valkey_url, folder),
+        trading_system(config, database, folder) as trading,
+        trading.open(valkey_url),
     ):
-        await trading.kill_switch.set(True, "tests")
-        await trading.kill_switch.set(True, "tests", strategy=STRATEGY)
-        await trading.monitor.refresh()
+        await trading.accounts[0].kill_switch.set(True, "tests")
+        await trading.accounts[0].kill_switch.set(True, "tests", strategy=STRATEGY)
+        await trading.accounts[0].monitor.refresh()
         yield trading
 
 
@@ -92,11 +92,11 @@ async def buy(trading: TradingSystem, symbol: str, quantity: int) -> None:
         decided_at=now,
         expires_at=now + timedelta(seconds=60),
     )
-    submitted = await trading.execution.manager.submit(approve(proposal, now))
+    submitted = await trading.accounts[0].execution.manager.submit(approve(proposal, now))
     assert submitted.attempt_id is not None, submitted
 
     async def is_held() -> bool:
-        held = trading.portfolio.positions.get(symbol)
+        held = trading.accounts[0].portfolio.positions.get(symbol)
         return held is not None and held.quantity == quantity
 
     await until(is_held, PATIENCE_S)
@@ -117,7 +117,7 @@ async def fall(
     simulator: KisSimulator, trading: TradingSystem, symbol: str, give_up_s: float
 ) -> float:
     """Return the seconds from the first trade below the stop to the last part of the exit."""
-    position = trading.portfolio.positions[symbol]
+    position = trading.accounts[0].portfolio.positions[symbol]
     index = simulator.market.index[symbol]
     stop, quantity = float(position.average_price) * FULL_STOP, int(position.quantity)
     loop = asyncio.get_running_loop()
@@ -174,6 +174,6 @@ async def test_an_exit_leaves_within_three_seconds_of_the_first_trade_below_the_
 async def test_without_watching_an_exit_waits_for_the_scan(
     database: Database, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Feed, "watch", lambda _self, _symbols: None)
+    monkeypatch.setattr(Feed, "watch", lambda _self, _symbols, _on_order=(): None)
     took = await fall_often(database, valkey_url, tmp_path, trials=5, stream=True)
     assert sorted(took)[2] > MAX_EXIT_S, sorted(took)

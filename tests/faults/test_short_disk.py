@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.runs import running
+from tests.embedded.clients import until
 
 STOPPED = "recording stopped; the disk is short of space"
 SIZE_MB = 200
@@ -33,8 +35,10 @@ def test_a_run_trades_on_while_the_disk_is_too_full_to_record(tmp_path: Path) ->
     """A floor above what is free stands in for the full disk."""
     floor_mb = shutil.disk_usage(tmp_path).free // 10**6 + 10_000
     home = tmp_path / "home"
-    with running(home, "--duration", "15s", QTS_FEED__MIN_FREE_MB=str(floor_mb)) as run:
-        run.ends_well()
+    with running(home, QTS_FEED__MIN_FREE_MB=str(floor_mb)) as run:
+        run.until("Ready")
+        assert until(lambda: run.query("SELECT count(*) FROM fill")[0][0] > 5)
+        run.ends_well(signal.SIGTERM)
         assert run.errors.count(STOPPED) == 1
         assert not list((home / "record").glob("*.jsonl*"))
         assert run.summary["verdict"] == "OK"

@@ -20,7 +20,7 @@ from typing import Any
 import asyncpg
 
 from qts.embedded import Home
-from qts.embedded.orphan import read_pid
+from qts.embedded.process import read_pid
 from qts.simulators import Fault, MarketConfig
 from tests.acceptance.runs import Run, running
 from tests.acceptance.venues import SimulatedAccount, simulated_account

@@ -10,9 +10,24 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qts.domain import ManualClock, QtsError
-from qts.feed import FeedConfig, Observer, PatternRecord, Poller, QuoteIngest
-from qts.venues import Quote, RateLimitConfig, RateLimiter, RequestPriority
+from qts import domain
+from qts.domain import BookLevel, ManualClock, OrderBook, QtsError
+from qts.feed import (
+    FeedConfig,
+    Observer,
+    PatternRecord,
+    Poller,
+    QuoteIngest,
+    TradingCalendar,
+)
+from qts.venues import (
+    MarketData,
+    Quote,
+    RateLimitConfig,
+    RateLimiter,
+    RequestPriority,
+    VenueLimits,
+)
 
 MONDAY_OPEN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)  # 09:00 in Seoul
 
@@ -27,9 +42,15 @@ class Market:
     latency_s: float = 0.03
     prices: dict[str, float] = field(default_factory=dict)
     fail: Callable[[Sequence[str]], QtsError | None] = lambda _symbols: None
+    books: list[str] = field(default_factory=list)
     calls: list[tuple[float, RequestPriority, tuple[str, ...]]] = field(default_factory=list)
     in_flight: dict[str, int] = field(default_factory=dict)
     max_in_flight: int = 0
+
+    async def order_book(self, symbol: str, priority: RequestPriority) -> OrderBook:
+        async with self.limiter.request(priority):
+            self.books.append(symbol)
+        return OrderBook(symbol, (BookLevel(99.0, 5.0),), (BookLevel(101.0, 5.0),))
 
     async def quotes(
         self, choose: Callable[[], Sequence[str]], priority: RequestPriority
@@ -86,7 +107,15 @@ async def poller_on(
     records: list[PatternRecord] = []
     config = config or FeedConfig(stream=False)
     ingest = QuoteIngest(config, Observer([records.append]), "test")
-    poller = Poller(market, limiter, ingest, clock, codes(symbols), config)
+    venue = MarketData(
+        source=market,
+        limiter=limiter,
+        limits=VenueLimits(limiter.limits, per_call, 30.0, no_indices="not served here"),
+        market=domain.Market.KRX,
+        mode="PROD",
+        calendar=TradingCalendar(config.calendar_overrides, config.after_market),
+    )
+    poller = Poller(venue, ingest, clock, codes(symbols), config)
     try:
         yield PollerRig(market, poller, ingest, clock, records)
     finally:
@@ -110,6 +139,7 @@ class Ticks:
         self.capacity = capacity
         self.live = True
         self.symbols: set[str] = set()
+        self.books: tuple[str, ...] = ()
         self.refused: set[str] = set()
         self.requests: list[tuple[float, str]] = []
         self.most = 0
@@ -141,6 +171,12 @@ class Ticks:
     def unsubscribe(self, symbol: str) -> None:
         self.symbols.discard(symbol)
         self._registered.pop(symbol, None)
+
+    def set_books(self, symbols: Sequence[str]) -> None:
+        self.books = tuple(symbols[: self.capacity - len(self.symbols)])
+
+    async def run(self) -> None:
+        """Do nothing: tests cut and connect it."""
 
     def cut(self) -> None:
         self.live = False

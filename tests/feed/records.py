@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from qts.feed import ObservationSnapshot, PatternRecord
-from qts.feed.observer import Context, Inputs, Meta, Observation, State
+from qts.feed.observer import SCHEMA, Context, Inputs, Meta, Observation, State
 from tests.feed.market import MONDAY_OPEN
 
 
@@ -18,14 +18,16 @@ def record(
     volume: float = 0.0,
     time: datetime | None = None,
     raw: dict[str, Any] | None = None,
+    quote: tuple[float, float] = (0.0, 0.0),
+    venue_at: float = 0.0,
 ) -> PatternRecord:
     moment = time or MONDAY_OPEN + timedelta(seconds=number)
     return PatternRecord(
-        1,
+        SCHEMA,
         number,
         ObservationSnapshot(
             Meta(moment, "session", "PROD", "kis_rest", 30_000.0),
             Context("market", "raw", symbol, "KRX"),
-            Observation(Inputs(price, volume, raw or {}), {}, State("normal")),
+            Observation(Inputs(price, volume, raw or {}, *quote, venue_at), {}, State("normal")),
         ),
     )

@@ -35,6 +35,9 @@ COLUMNS = [
     "tick_source",
     "loop_interval_ms",
     "raw",
+    "bid",
+    "ask",
+    "venue_at",
 ]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from qts.domain import RefusedError, Secret, SystemClock
-from qts.feed import Feed, FeedConfig, PatternRecord, plan_scan_offline, read_records
+from qts.feed import Feed, FeedConfig, PatternRecord, read_records
 from qts.simulators import KisKey, KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import KisConfig, RateLimitConfig
+from tests.feed.feeds import open_feed, plan_of
 from tests.feed.market import MONDAY_OPEN, write_symbols
 from tests.feed.user import files_containing
 from tests.venues.kis import KEY, config_for
@@ -47,7 +48,7 @@ async def test_every_symbol_is_seen_recorded_and_within_the_limits(tmp_path: Pat
     async with KisSimulator(KisSimulatorConfig(market=MARKET)) as simulator:
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock()) as feed:
             await _run_until(feed, lambda: feed.poller.status().scans >= 3)
             state = feed.status()
         seen = simulator.stats()["keys"][KEY.app_key]
@@ -67,7 +68,7 @@ async def test_random_refusals_lose_no_poll_and_never_raise_the_rate(tmp_path: P
     async with KisSimulator(simulated) as simulator:
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock()) as feed:
             await _run_until(feed, lambda: feed.poller.status().refused >= 2)
             await _run_until(feed, lambda: feed.status().symbols_known == 90)
             refused = feed.poller.status().refused
@@ -87,7 +88,7 @@ async def test_a_planted_jump_is_polled_every_second(tmp_path: Path) -> None:
         jumper = simulator.market.universe.codes[50]  # the first ones are halted at 3 %
         config = _config(simulator, tmp_path, interval_s=3.0)
         kis = config_for(simulator.url)
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
             running = asyncio.create_task(feed.run())
             await _until(lambda: feed.status().symbols_known == 90, running)
             simulator.inject("surge", jumper, {"percent": 4.0, "over_s": 1})
@@ -111,7 +112,7 @@ async def test_a_stream_brings_real_ticks_of_a_burst(tmp_path: Path) -> None:
         jumper = simulator.market.universe.codes[50]
         config = _config(simulator, tmp_path, stream=True)
         kis = config_for(simulator.url)
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock(), [sink]) as feed:
             running = asyncio.create_task(feed.run())
             await _until(lambda: feed.status().streaming, running)
             await _until(lambda: feed.status().symbols_known == 90, running)
@@ -138,7 +139,7 @@ async def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
             url=simulator.url,
             limits=plain.limits,
         )
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock()) as feed:
             await _run_until(feed, lambda: feed.poller.status().scans >= 1)
     assert files_containing(tmp_path / "home", "CANARY") == []
 
@@ -148,13 +149,13 @@ async def test_a_wrong_key_ends_the_feed_by_name(tmp_path: Path) -> None:
     async with KisSimulator(simulated) as simulator:
         config = _config(simulator, tmp_path)
         kis = config_for(simulator.url)
-        async with Feed.open(kis, config, tmp_path / "home", SystemClock()) as feed:
+        async with open_feed(kis, config, tmp_path / "home", SystemClock()) as feed:
             with pytest.raises(RefusedError, match=r"venues\.kis\.app_key is not known to KIS"):
                 await asyncio.wait_for(feed.run(), 60)
 
 
 def test_a_plan_needs_no_key() -> None:
     kis = KisConfig(limits=RateLimitConfig(per_second=20))
-    made = plan_scan_offline(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
+    made = plan_of(kis, FeedConfig(multi_quotes=False), 2500, MONDAY_OPEN)
     assert round(made.interval_s) == 670
-    assert plan_scan_offline(kis, FeedConfig(), 2500, MONDAY_OPEN).granted
+    assert plan_of(kis, FeedConfig(), 2500, MONDAY_OPEN).granted

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from qts.cli.data import StatusLine, _observe, export, observe, replay
+from qts.config import Config
 from qts.domain import RefusedError, SystemClock
 from qts.feed import FeedConfig, FeedStatus, PollerStatus, Recorder, read_records
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.venues import RateLimiterStatus
+from qts.venues import RateLimiterStatus, VenuesConfig
 from tests.feed.market import write_symbols
 from tests.feed.records import record
 from tests.venues.kis import config_for
@@ -171,7 +172,8 @@ async def test_observing_the_simulator_tells_how_it_goes_and_records(tmp_path: P
         symbols = write_symbols(tmp_path / "symbols.txt", simulator.market.universe.codes)
         feed = FeedConfig(symbols=symbols, interval_s=1.0, always_open=True, stream=False)
         where = (tmp_path / "home", SystemClock())
-        state = await _observe(config_for(simulator.url), feed, where, 1.5, StatusLine(pipe))
+        config = Config(feed=feed, venues=VenuesConfig(kis=config_for(simulator.url)))
+        state = await _observe(config, where, 1.5, StatusLine(pipe))
     lines = [msgspec.json.decode(line, type=FeedStatus) for line in pipe.getvalue().splitlines()]
     assert len(lines) == 2
     assert lines[-1].records <= state.records

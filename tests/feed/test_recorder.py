@@ -46,10 +46,11 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path: Path) -> None:
 
 def test_the_line_has_the_form_that_consumers_rely_on(tmp_path: Path) -> None:
     recorder = _recorder(tmp_path)
-    recorder.write(record(1, price=71900.0, volume=5.0, raw={"stck_prpr": "71900"}))
+    raw, quote, at = {"stck_prpr": "71900"}, (71800.0, 71900.0), 1_794_787_201.0
+    recorder.write(record(1, price=71900.0, volume=5.0, raw=raw, quote=quote, venue_at=at))
     (path,) = recorded_files(tmp_path)
     assert json.loads(path.read_text()) == {
-        "schema": 1,
+        "schema": 2,
         "number": 1,
         "snapshot": {
             "meta": {
@@ -61,7 +62,14 @@ def test_the_line_has_the_form_that_consumers_rely_on(tmp_path: Path) -> None:
             },
             "context": {"source": "market", "stage": "raw", "symbol": "005930", "market": "KRX"},
             "observation": {
-                "inputs": {"price": 71900.0, "volume": 5.0, "kis_raw": {"stck_prpr": "71900"}},
+                "inputs": {
+                    "price": 71900.0,
+                    "volume": 5.0,
+                    "kis_raw": {"stck_prpr": "71900"},
+                    "bid": 71800.0,
+                    "ask": 71900.0,
+                    "venue_at": 1794787201.0,
+                },
                 "computed": {},
                 "state": {"polling_mode": "normal"},
             },

@@ -9,9 +9,8 @@ import pytest
 from aiohttp import web
 
 from qts.domain import SystemClock
-from qts.feed.source import UpbitQuoteSource
 from qts.simulators import MarketConfig, UpbitSimulator, UpbitSimulatorConfig
-from qts.venues import RequestPriority, UpbitClient, UpbitConfig
+from qts.venues import RequestPriority, UpbitClient, UpbitConfig, UpbitQuoteSource
 from tests.venues.kis import ScriptedServer, json_response
 
 SMALL = UpbitSimulatorConfig(market=MarketConfig(symbols=20, suspended=0))

@@ -11,6 +11,7 @@ import pytest
 from qts.domain import ManualClock, UnreachableError
 from qts.feed import TradingCalendar
 from qts.feed.calendar import TradingDaySync
+from qts.venues import PublishedDays
 from tests.feed.market import MONDAY_OPEN
 
 MONDAY = date(2026, 11, 16)
@@ -26,11 +27,15 @@ async def test_days_are_fetched_once_and_kept_for_the_next_start(tmp_path: Path)
     clock = ManualClock(MONDAY_OPEN)
     for _ in range(3):
         calendar = TradingCalendar()
-        await TradingDaySync(tmp_path / "days.json", calendar, clock, fetch).sync()
+        await TradingDaySync(
+            tmp_path / "days.json", PublishedDays(fetch, calendar.set_trading_day), clock
+        ).sync()
         assert not calendar.trades_on(MONDAY)
     assert asked == [MONDAY]
     clock.set_wall(MONDAY_OPEN + timedelta(days=1))
-    await TradingDaySync(tmp_path / "days.json", TradingCalendar(), clock, fetch).sync()
+    await TradingDaySync(
+        tmp_path / "days.json", PublishedDays(fetch, TradingCalendar().set_trading_day), clock
+    ).sync()
     assert asked == [MONDAY, MONDAY + timedelta(days=1)]
 
 
@@ -43,7 +48,9 @@ async def test_without_a_reply_the_table_applies_and_the_fetch_is_retried(tmp_pa
         raise UnreachableError("no answer")
 
     clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
-    days = TradingDaySync(tmp_path / "days.json", calendar, clock, fetch)
+    days = TradingDaySync(
+        tmp_path / "days.json", PublishedDays(fetch, calendar.set_trading_day), clock
+    )
     task = asyncio.create_task(days.run())
     await clock.advance(1500.0)
     task.cancel()
@@ -66,7 +73,11 @@ async def test_on_a_full_disk_the_reply_is_used_and_fetched_once(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     clock, calendar = ManualClock(MONDAY_OPEN), TradingCalendar()
-    task = asyncio.create_task(TradingDaySync(tmp_path / "d.json", calendar, clock, fetch).run())
+    task = asyncio.create_task(
+        TradingDaySync(
+            tmp_path / "d.json", PublishedDays(fetch, calendar.set_trading_day), clock
+        ).run()
+    )
     await clock.advance(1500.0)
     assert not task.done()
     task.cancel()

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from qts import telemetry
 from qts.database import Database
 from qts.domain import ManualClock, UnreachableError
-from qts.notify import RULES, AlertRule, NotificationService, NotifyConfig
+from qts.notify import RULES, AlertRule, Message, NotificationService, NotifyConfig, RecentAlerts
 from qts.notify.alert_watcher import REPEAT_INTERVAL_S, AlertWatcher, RuleState, Samples
 from qts.notify.message_store import MessageStore
-from tests.accounts import PAPER
 from tests.notify.receiver import until
 
 GROWTH = AlertRule(
@@ -122,6 +121,23 @@ async def test_an_order_pending_for_a_minute_is_reported(database: Database) -> 
     assert titles.count(expected) == 1
 
 
+async def test_an_alert_is_listed_without_any_channel(database: Database) -> None:
+    gauge = telemetry.gauge(
+        "qts_recording_stopped", "1 while the disk is too full to record quotes, else 0."
+    )
+    clock, alerts = ManualClock(), RecentAlerts()
+    opening = NotificationService.open(database, NotifyConfig(), clock, alerts=alerts)
+    async with opening as notifications:
+        gauge.set(1)
+        try:
+            await notifications.watcher.check()
+        finally:
+            gauge.set(0)
+    texts = [alert.text for alert in alerts.all()]
+    assert [text for text in texts if text.startswith("RecordingStopped: quotes are not recorded")]
+    assert await database.fetchval("SELECT count(*) FROM notification_log") == 0
+
+
 async def test_an_internal_error_does_not_end_the_run(database: Database) -> None:
     clock = ManualClock()
     async with NotificationService.open(database, NotifyConfig(log=True), clock) as notifications:
@@ -153,7 +169,11 @@ async def test_a_message_that_could_not_be_stored_is_sent_at_the_next_check(
     monkeypatch.setattr(telemetry, "metric_samples", lambda: {"b": [({}, 61.0)]})
     clock, store = ManualClock(), MessageStore(database)
     await store.open("log", "log")
-    watcher = AlertWatcher(database, store, ("log",), clock, lambda: None, PAPER)
+
+    async def publish(message: Message) -> None:
+        await store.enqueue(message, ("log",))
+
+    watcher = AlertWatcher(publish, clock)
     watcher._rules = [RuleState(LEVEL)]
     await watcher.check()
     await clock.advance(LEVEL.for_s)

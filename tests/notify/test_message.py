@@ -27,11 +27,11 @@ ACCEPTED = {
 }
 
 
-def delivery(name: str) -> Delivery:
+def delivery(name: str, account: str = "upbit:5e1f") -> Delivery:
     envelope = Envelope(
         type=name, trace_id="0" * 32, payload=None, occurred_at=datetime(2026, 1, 5, tzinfo=UTC)
     )
-    return Delivery(TRADE_EVENT, "order", "1", envelope, 1, 10)
+    return Delivery(TRADE_EVENT, "order", "1", envelope, 1, 10, account=account)
 
 
 def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
@@ -58,8 +58,8 @@ def test_an_accepted_order_has_the_fields_a_receiver_relies_on() -> None:
     }
 
 
-def test_a_stock_has_no_upbit_uuid() -> None:
-    message = message_for_event(ACCEPTED | {"symbol": "005930"}, delivery("OrderAccepted"))
+def test_an_order_of_another_broker_has_no_upbit_uuid() -> None:
+    message = message_for_event(ACCEPTED, delivery("OrderAccepted", "paper:5e1f"))
     assert "upbitUuid" not in message.data
 
 
@@ -118,3 +118,15 @@ def test_no_payload_stops_a_message(payload: dict[str, Any]) -> None:
     message = message_for_event(payload, delivery("OrderRejected"))
     assert message.title
     assert "\n" not in message.title + message.body
+
+
+def test_a_finished_backtest_shows_its_figures() -> None:
+    figures = {"trades": 12, "gain": 0.0153, "max_drawdown": 0.004, "sharpe": None}
+    done = message_for_event({"jobId": "j1", "performance": figures}, delivery("BacktestCompleted"))
+    assert (done.title, done.body, done.deep_link) == (
+        "Backtest completed: job j1",
+        "12 trades, gain +1.53%, max drawdown 0.40%",
+        "/backtests",
+    )
+    failed = message_for_event({"jobId": "j2", "error": "no data"}, delivery("BacktestFailed"))
+    assert (failed.title, failed.body) == ("Backtest failed: job j2", "no data")

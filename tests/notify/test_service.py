@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,13 +16,21 @@ import pytest
 from qts import telemetry
 from qts.brokers import open_account
 from qts.database import Database
-from qts.domain import RefusedError, Secret, SystemClock, UnreachableError
-from qts.notify import NotificationService, NotifyConfig, SlackConfig, TelegramConfig, WebhookConfig
+from qts.domain import ManualClock, RefusedError, Secret, SystemClock, UnreachableError
+from qts.notify import (
+    NotificationService,
+    NotifyConfig,
+    RecentAlerts,
+    SlackConfig,
+    TelegramConfig,
+    WebhookConfig,
+)
 from qts.notify import sender as sender_module
 from qts.notify.message import Message
 from qts.notify.message_store import MessageStore, QueuedMessage
 from qts.notify.sender import Sender
 from qts.outbox import (
+    SYSTEM_EVENT,
     TRADE_EVENT,
     Delivery,
     Dispatcher,
@@ -60,7 +69,7 @@ def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
 
 @asynccontextmanager
 async def running(database: Database, config: NotifyConfig) -> AsyncIterator[NotificationService]:
-    async with NotificationService.open(database, config, account=PAPER) as notifications:
+    async with NotificationService.open(database, config) as notifications:
         task = asyncio.create_task(notifications.run())
         try:
             yield notifications
@@ -76,13 +85,15 @@ async def consuming(
     dispatcher = Dispatcher()
     notifications.register(dispatcher)
     async with PostgresBus.open(database, OutboxConfig().streams) as bus:
-        consumer = bus.consumer(TRADE_EVENT, dispatcher)
-        task = asyncio.create_task(consumer.run())
+        streams = (TRADE_EVENT, SYSTEM_EVENT)
+        consumers = [bus.consumer(stream, dispatcher, str(PAPER)) for stream in streams]
+        tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
         try:
             yield bus
         finally:
-            consumer.stop()
-            await task
+            for consumer in consumers:
+                consumer.stop()
+            await asyncio.gather(*tasks)
 
 
 async def publish(database: Database, bus: PostgresBus, payload: Any = None) -> OutboxEvent:
@@ -145,7 +156,7 @@ async def test_pending_messages_are_sent_after_a_restart(database: Database) -> 
     async with gone.serving():
         config = settings(gone)
     message = a_message()
-    async with NotificationService.open(database, config, account=PAPER) as notifications:
+    async with NotificationService.open(database, config) as notifications:
         await notifications.store.enqueue(message, ("webhook",))
         await notifications._senders[0].send_due()
     assert await state_of(database, "webhook", message.event_id) == ("PENDING", 1)
@@ -217,7 +228,7 @@ async def test_many_go_in_one_request(database: Database, receiver: Receiver) ->
 
 async def test_a_channel_is_rate_limited(database: Database, receiver: Receiver) -> None:
     config = settings(receiver, per_minute=2)
-    async with NotificationService.open(database, config, account=PAPER) as notifications:
+    async with NotificationService.open(database, config) as notifications:
         sender = notifications._senders[0]
         for _ in range(2):
             await notifications.store.enqueue(a_message(), ("webhook",))
@@ -245,14 +256,21 @@ async def test_fail_safe_and_kill_switch_are_reported(
     database: Database, receiver: Receiver
 ) -> None:
     await open_account(database, PAPER, is_live=False)
-    async with running(database, settings(receiver)):
+    async with (
+        running(database, settings(receiver)) as notifications,
+        consuming(database, notifications),
+    ):
         await KillSwitch(database, PAPER).set(False, "kim", "lunch")
         await FailSafe(database, PAPER).trip("FS070", "2 positions differ")
+        for code in ("GR041", "GR075", "GR040"):
+            await FailSafe(database, PAPER).trip(code, "a notice")
         expected = {"the account is STOPPED", "Fail-safe NORMAL to FAIL: FS070"}
+        expected |= {"Notice GR041", "Notice GR075"}
         async with asyncio.timeout(60):
             while not expected <= set(_titles(receiver)):
                 await receiver.until(len(receiver.accepted) + 1)
     assert len(_titles(receiver)) == len(set(_titles(receiver)))
+    assert "Notice GR040" not in _titles(receiver)
 
 
 def _titles(receiver: Receiver) -> list[str]:
@@ -379,3 +397,58 @@ async def test_without_channels_events_pass(database: Database) -> None:
         await publish(database, bus)
         await until(lambda: handled(database, 1))
     assert await database.fetchval("SELECT count(*) FROM notification_log") == 0
+
+
+async def test_changes_by_another_process_are_listed_without_any_channel(
+    database: Database,
+) -> None:
+    await open_account(database, PAPER, is_live=False)
+    alerts = RecentAlerts()
+    alerts.add(SystemClock().now().timestamp(), "critical", "shown before it is stored", "FS070")
+    async with (
+        NotificationService.open(database, NotifyConfig(), alerts=alerts) as notifications,
+        consuming(database, notifications),
+    ):
+        await KillSwitch(database, PAPER).set(False, "kim", "lunch", "dip")
+        await FailSafe(database, PAPER).trip("FS070", "2 positions differ")
+        await database.execute(
+            "INSERT INTO strategy_params (strategy_key, params, changed_by)"
+            " VALUES ('dip', '{\"drop\": 0.02}', 'kim')"
+        )
+        await until(lambda: handled(database, 3))
+    texts = {alert.text for alert in alerts.all()}
+    assert texts == {
+        "shown before it is stored",
+        "strategy dip is STOPPED: by kim: lunch",
+        "Parameters of dip changed: by kim: drop = 0.02",
+    }
+
+
+async def test_a_change_that_is_rolled_back_is_not_published(database: Database) -> None:
+    await open_account(database, PAPER, is_live=False)
+
+    async def change() -> None:
+        async with database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO kill_switch (broker, account, scope, trading_enabled, changed_by)"
+                " VALUES ($1, $2, 'account', false, 'kim')",
+                *PAPER,
+            )
+            assert await tx.fetchval("SELECT count(*) FROM outbox_event") == 1
+            raise RuntimeError("the rest of the change failed")
+
+    with pytest.raises(RuntimeError):
+        await change()
+    assert await database.fetchval("SELECT count(*) FROM outbox_event") == 0
+
+
+async def test_a_change_from_long_ago_is_consumed_in_silence(database: Database) -> None:
+    await open_account(database, PAPER, is_live=False)
+    clock, alerts = ManualClock(SystemClock().now() + timedelta(hours=2)), RecentAlerts()
+    async with (
+        NotificationService.open(database, NotifyConfig(), clock, alerts=alerts) as notifications,
+        consuming(database, notifications),
+    ):
+        await KillSwitch(database, PAPER).set(False, "kim", "lunch")
+        await until(lambda: handled(database, 1))
+    assert alerts.all() == []

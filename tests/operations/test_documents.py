@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import socket
@@ -23,10 +24,13 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     "operations.md",
     "tutorial.md",
+    "live.md",
+    "brokers.md",
     "README.md",
     "scale.md",
     "dashboard.md",
     "strategy-guide.md",
+    "data.md",
 )
 _INLINE = re.compile(r"`(qts [^`]+)`")
 _BLOCK = re.compile(r"```\n(.*?)```", re.DOTALL)
@@ -67,25 +71,54 @@ def test_every_command_of_a_document_exists(name: str) -> None:
     assert {line: why for line in lines if (why := wrong(line))} == {}
 
 
-def test_every_action_of_an_alert_can_be_done() -> None:
-    lines = [
-        found.rstrip()
-        for rule in RULES
-        for found in re.findall(r"qts (?:[a-z-]+ )*[a-z-]+(?: --[a-z]+ [A-Z]+)?", rule.action)
-    ]
-    assert len(lines) >= 5
-    named = [" ".join(line.split()[:3]) if " on" in line else line for line in lines]
-    for line in named:
-        words = line.split()
-        while (why := wrong(" ".join(words))) and "no command" in why and len(words) > 2:
-            words.pop()  # the sentence goes on after the command
-        assert wrong(" ".join(words)) is None, line
+# A command in a sentence; names of locks, formats and ids, and Python imports look the same.
+_IN_TEXT = re.compile(r"(?<![\w./-])(?<!from )(?<!import )qts((?: (?!qts )[a-z][a-z-]*)+)")
+_NO_COMMANDS = {"qts account", "qts dead letter", "qts event", "qts journal", "qts rule"}
+
+
+def no_such_command(text: str) -> list[str]:
+    """Return the commands that a text names and the CLI does not have."""
+    found = []
+    for words in _IN_TEXT.findall(text):
+        command: Any = typer.main.get_command(app)
+        for word in words.split():
+            if not hasattr(command, "commands"):
+                break  # the sentence goes on after the command
+            command = command.commands.get(word)
+        if command is None and f"qts{words}" not in _NO_COMMANDS:
+            found.append(f"qts{words}")
+    return found
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Return what a user can read: messages and pages in the source, documents, deploy files."""
+    source = ROOT / "src" / "qts"
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield path, node.value
+    files = [*source.rglob("*.toml"), *source.rglob("*.js"), *(ROOT / "docs").rglob("*.md")]
+    for path in (*files, *(ROOT / "deploy").iterdir(), ROOT / "README.md", ROOT / "CHANGELOG.md"):
+        yield path, path.read_text()
+
+
+def test_every_command_named_in_a_text_exists() -> None:
+    wrong_names = {(path.name, each) for path, text in texts() for each in no_such_command(text)}
+    assert sorted(wrong_names) == []
+
+
+def test_every_alert_that_names_a_command_names_one_that_exists() -> None:
+    actions = [rule.action for rule in RULES if "qts " in rule.action]
+    assert len(actions) >= 5
+    assert [each for action in actions for each in no_such_command(action)] == []
 
 
 def test_a_command_that_is_none_would_be_seen() -> None:
     assert wrong("qts fly") == "fly is no command"
     assert wrong("qts run --faster") == "--faster is no option"
     assert wrong("qts orders list --state UNKNOWN") is None
+    assert no_such_command("see qts events status, then qts kill on") == ["qts events status"]
+    assert no_such_command("stop with qts kill on and look at qts orders list") == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -136,6 +169,22 @@ def test_the_compose_file_publishes_nothing_beyond_this_machine() -> None:
     assert re.findall(r"(?i)password: *[a-z0-9]+$", text, re.MULTILINE) == []
     for name in re.findall(r"^      (QTS_\w+):", text, re.MULTILINE):
         assert name in {setting.variable for setting in settings_of()}, name
+
+
+def test_the_image_copies_what_is_there_and_runs_as_an_ordinary_user() -> None:
+    text = (ROOT / "deploy" / "Containerfile").read_text()
+    build, _, final = text.partition("\nFROM python:3.13-slim\n")
+    copied = [line.split()[1:-1] for line in re.findall(r"^COPY .*$", build, re.MULTILINE)]
+    assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
+    assert re.findall(r"^USER (.*)$", final, re.MULTILINE) == ["qts"]
+    assert "0.0.0.0" not in text  # noqa: S104 - nothing listens beyond the loopback
+    assert "EXPOSE" not in text
+    programs = re.findall(r"^(?:HEALTHCHECK .* )?CMD (\[.*\])$", final, re.MULTILINE)
+    health, arguments = map(ast.literal_eval, programs)
+    assert wrong(shlex.join(health)) is None
+    assert wrong(shlex.join(["qts", *arguments])) is None  # those of the entry point
+    compose = (ROOT / "deploy" / "compose.yaml").read_text()
+    assert re.findall(r"dockerfile: (.*)$", compose, re.MULTILINE) == ["deploy/Containerfile"]
 
 
 def test_the_dashboard_of_the_compose_file_answers_to_localhost() -> None:

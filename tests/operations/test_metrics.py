@@ -140,6 +140,19 @@ def test_every_state_of_an_attempt_counts_from_zero(exposition: str) -> None:
         assert f'everbit_order_attempt_total{{status="{state}"}}' in exposition
 
 
+def test_every_venue_call_is_counted_and_timed_and_the_budget_is_shown(exposition: str) -> None:
+    for series in (
+        'qts_venue_requests_total{endpoint="tokenP",outcome="ok",venue="kis"}',
+        'qts_venue_requests_total{endpoint="tokenP",outcome="throttled",venue="kis"}',
+        'qts_venue_request_seconds_count{endpoint="tokenP",venue="kis"}',
+        'qts_venue_budget_remaining{venue="kis",window="second"}',
+        'qts_venue_budget_remaining{venue="kis",window="day"}',
+        'qts_venue_stream_reconnects_total{venue="kis"} 0.0',
+        "qts_records_skipped_total ",
+    ):
+        assert series in exposition
+
+
 def test_no_secret_is_in_the_exposition(exposition: str) -> None:
     assert CANARY not in exposition
 

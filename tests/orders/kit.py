@@ -35,8 +35,10 @@ from qts.outbox import (
     PermanentError,
     PostgresBus,
 )
+from qts.outbox.claims import Claims
 from qts.outbox.testing import HandledEvent, make_due, run_due
-from qts.risk import ApprovedOrder, FailSafe, KillSwitch, OrderProposal
+from qts.pipeline.order_updates import position_update
+from qts.risk import AccountFacts, ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.orders.fake_venue import Venue
 
@@ -47,7 +49,7 @@ PRICE = Decimal(100)
 START = datetime(2026, 11, 16, 1, tzinfo=UTC)
 
 
-def approved(clock: Clock, **more: Any) -> ApprovedOrder:
+def approved(clock: Clock, facts: AccountFacts | None = None, **more: Any) -> ApprovedOrder:
     values: dict[str, Any] = {
         "strategy_key": "scalper",
         "symbol": SYMBOL,
@@ -61,7 +63,7 @@ def approved(clock: Clock, **more: Any) -> ApprovedOrder:
         "expires_at": clock.now() + timedelta(seconds=60),
         **more,
     }
-    return approve(OrderProposal(**values), clock.now())
+    return approve(OrderProposal(**values), clock.now(), facts)
 
 
 class OrderKit:
@@ -74,6 +76,7 @@ class OrderKit:
         venue: Venue,
         clock: Clock,
         account: Any = None,  # PositionSync
+        orders: Database | None = None,  # reserved: orders with facts are sent directly
         **config: Any,
     ) -> None:
         self._account = account
@@ -90,11 +93,15 @@ class OrderKit:
             allow_short=settings.allow_short,
             on_change=self._on_change,
         )
-        self.context = ExecutionContext(database, bus, venue, ledger, safety, settings, clock)
+        self.context = ExecutionContext(
+            database, bus, venue, ledger, safety, settings, clock, orders
+        )
         self.reconciler = Reconciler(self.context, account)
-        self.desk = OrderManager(database, bus, venue.key, self.changes.append, clock)
         self.executor = OrderExecutor(
             self.context, self.reconciler.is_reconciled, self.reconciler.request
+        )
+        self.desk = OrderManager(
+            database, bus, venue.key, self.changes.append, clock, self.executor
         )
         self.time_in_force = TimeInForceEnforcer(self.context, self.desk.cancel)
         self.dispatcher = Dispatcher()
@@ -103,7 +110,8 @@ class OrderKit:
     def _on_change(self, change: OrderUpdate) -> None:
         self.changes.append(change)
         if self._account is not None and isinstance(change, FillApplied) and change.counted:
-            self._account.apply_fill(change)
+            self._account.expect(change)  # as the publisher and the handler of P0 do
+            self._account.apply(position_update(change))
 
     async def open(self) -> None:
         await open_account(self.database, self.venue.key, is_live=False)
@@ -116,6 +124,14 @@ class OrderKit:
     async def work(self) -> list[HandledEvent]:
         """Carry out every command that is due."""
         return [one for stream in COMMANDS for one in await self._run_due(stream, self.dispatcher)]
+
+    async def work_stale(self, stream: str) -> None:
+        """Carry out the commands whose claims have ended."""
+        claims = Claims(stream, STREAMS[stream], accounts=("", str(self.venue.key)))
+        async with self.database.connection() as connection:
+            for one in await claims.claim_stale(connection, 10, self.clock.monotonic_ns()):
+                await self.dispatcher.dispatch(one.delivery)
+                await claims.complete(connection, [one])
 
     async def give_up(self) -> None:
         """Make dead letters of the commands that are due."""

@@ -13,14 +13,15 @@ from qts.database import Database
 from qts.domain import IntentType, OrderType, Side
 from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
-from tests.conformance.venues import MORNING, NETWORKED, VENUES, Venue, inject_fault
+from qts.testing import BrokerMarket
+from tests.conformance.venues import MORNING, NETWORKED, VENUES, inject_fault
 from tests.orders.kit import STREAMS, OrderKit
 
 
 @asynccontextmanager
 async def trading(
     name: str, database: Database, folder: Path
-) -> AsyncIterator[tuple[OrderKit, Venue]]:
+) -> AsyncIterator[tuple[OrderKit, BrokerMarket]]:
     async with (
         PostgresBus.open(database, STREAMS) as bus,
         VENUES[name](database, folder) as venue,
@@ -30,7 +31,7 @@ async def trading(
         yield room, venue
 
 
-def at_the_ask(venue: Venue, **more: Any) -> dict[str, Any]:
+def at_the_ask(venue: BrokerMarket, **more: Any) -> dict[str, Any]:
     price = venue.quote()[1]
     return {"symbol": venue.symbol, "quantity": venue.quantity, "price": price, **more}
 

@@ -31,7 +31,7 @@ from qts.orders import (
 from qts.outbox import Dispatcher, OutboxConfig, PostgresBus
 from qts.risk import FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
-from tests.conformance.venues import VENUES, Venue, inject_fault
+from tests.conformance.venues import NETWORKED, SimulatedMarket, inject_fault
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import SYMBOL, OrderKit
 from tests.outbox.kit import until
@@ -41,7 +41,7 @@ CONFIG = OrdersConfig(place_timeout_s=60.0, absent_after_s=120.0)
 
 
 @asynccontextmanager
-async def trading(database: Database, venue: Venue) -> AsyncIterator[OrderManager]:
+async def trading(database: Database, venue: SimulatedMarket) -> AsyncIterator[OrderManager]:
     """Yield the order manager of a run that executes commands at the venue."""
     clock, streams = SystemClock(), OutboxConfig().streams
     key = venue.broker.key
@@ -49,7 +49,7 @@ async def trading(database: Database, venue: Venue) -> AsyncIterator[OrderManage
     await KillSwitch(database, key).enable_unset(("test",), "tests")
     async with PostgresBus.open(database, streams) as bus:
         safety = DatabaseSafetyControls(FailSafe(database, key), KillSwitch(database, key))
-        ledger = Ledger(database, bus, key)
+        ledger = Ledger(database, bus, key, on_change=None)
         context = ExecutionContext(database, bus, venue.broker, ledger, safety, CONFIG, clock)
         dispatcher = Dispatcher()
         OrderExecutor(context, lambda: True, lambda _reason: None).register(dispatcher)
@@ -57,7 +57,7 @@ async def trading(database: Database, venue: Venue) -> AsyncIterator[OrderManage
         consumers = [bus.consumer(stream, dispatcher, str(key)) for stream in commands]
         tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]
         try:
-            yield OrderManager(database, bus, key, clock=clock)
+            yield OrderManager(database, bus, key, None, clock)
         finally:
             for consumer in consumers:
                 consumer.stop()
@@ -69,7 +69,9 @@ async def trading(database: Database, venue: Venue) -> AsyncIterator[OrderManage
 EXITS = "everbit.trade.exit"
 
 
-async def submit(manager: OrderManager, venue: Venue, kind: IntentType, **more: Any) -> None:
+async def submit(
+    manager: OrderManager, venue: SimulatedMarket, kind: IntentType, **more: Any
+) -> None:
     now, side = SystemClock().now(), Side.SELL if kind.is_exit else Side.BUY
     price = None if kind.is_exit else venue.resting().price
     values: dict[str, Any] = {
@@ -93,7 +95,7 @@ async def test_no_entry_that_hangs_at_the_venue_delays_an_exit(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As many entries hang as there are workers, the first one on the symbol of the exit."""
-    async with VENUES[name](database, tmp_path) as venue, trading(database, venue) as manager:
+    async with NETWORKED[name](database, tmp_path) as venue, trading(database, venue) as manager:
         # Entries hang for longer than the test waits for the exit.
         patient = aiohttp.ClientTimeout(total=2 * HANG_S)
         monkeypatch.setattr(venue.broker._client._session, "_timeout", patient)  # type: ignore[attr-defined]
@@ -124,7 +126,7 @@ async def test_no_entry_that_hangs_at_the_venue_delays_an_exit(
         assert sent == entries, "the exit waited for an entry"
 
 
-def _cheapest(venue: Venue, symbol: str) -> dict[str, Any]:
+def _cheapest(venue: SimulatedMarket, symbol: str) -> dict[str, Any]:
     """Return quantity and price of an order at the best bid of another symbol."""
     market = venue.simulator.market
     unit = Decimal(10**8) if symbol.startswith("KRW-") else Decimal(1)

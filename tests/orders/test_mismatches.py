@@ -13,11 +13,12 @@ from qts.brokers import AccountLock
 from qts.database import Database
 from qts.domain import Account, ManualClock, Side, SystemClock, UnreachableError
 from qts.orders import resolve_manually
-from qts.orders.attempts import lock_attempt
+from qts.orders.attempts import lock_attempt, mark_sent
 from qts.orders.engine import ExecutionEngine
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
 from tests.accounts import VENUE
+from tests.instruments import LISTED
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
 from tests.orders.test_reconcile import _running
@@ -171,6 +172,37 @@ async def test_a_mismatch_is_raised_once_the_operator_has_to_decide(
         assert "FS070" in await raised(kit)
 
 
+# -- symbols that trade all the time
+
+
+@pytest.mark.parametrize("external", [D(0), D(6)], ids=["agrees", "differs"])
+@pytest.mark.parametrize("ledger", ["ahead", "behind"])
+async def test_a_symbol_that_trades_in_every_look_is_judged_by_its_fills(
+    database: Database, monkeypatch: pytest.MonkeyPatch, ledger: str, external: Decimal
+) -> None:
+    """The venue's reply may miss a fill that the ledger has, and the other way round."""
+    async with open_kit(database, SystemClock()) as kit:
+        name = await kit.order(quantity=D(100))
+        read: Callable[[], Awaitable[Account]] = kit.venue.account
+
+        async def reading(*_: Any) -> Account:
+            if ledger == "behind":
+                kit.venue.trade(name, D(1), PRICE)
+                return await read()
+            account = await read()
+            for quantity in (D(2), D(3)):
+                fill = kit.venue.trade(name, quantity, PRICE)
+                await kit.reconciler.handle_report(fill)
+            return account
+
+        monkeypatch.setattr(kit.venue, "account", reading)
+        kit.venue.external[SYMBOL] = external
+        for _ in range(3):
+            report = await kit.reconciler.reconcile_now()
+            assert bool(report.differences) == bool(external)
+        assert await raised(kit) == (["FS070"] if external else [])
+
+
 # -- orders of attempts that were given up
 
 
@@ -219,11 +251,9 @@ async def test_another_order_is_not_taken_for_one_that_was_given_up(
 
 @asynccontextmanager
 async def engine(kit: OrderKit) -> AsyncIterator[ExecutionEngine]:
-    positions = PositionSync(Portfolio(kit.clock), cast("Any", None), {})
+    positions = PositionSync(Portfolio(kit.clock, LISTED), cast("Any", None), {}, kit.clock)
     async with AccountLock(kit.database, kit.venue.key, "", kit.clock, is_live=False) as lock:
-        yield ExecutionEngine(
-            kit.context, lambda _update: None, positions, lambda _dispatcher: None, lock
-        )
+        yield ExecutionEngine(kit.context, lambda _update: None, positions, lock)
 
 
 def after_reads(kit: OrderKit, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
@@ -259,6 +289,17 @@ async def test_a_difference_that_stays_fails(database: Database) -> None:
         agrees, differences = await execution.final_check(START)
         assert not agrees
         assert differences == ("KRW-BTC: 0 in the ledger, 6 at the venue",)
+
+
+async def test_an_order_without_an_outcome_is_looked_up_at_the_end(database: Database) -> None:
+    async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
+        submitted = await kit.submit()
+        assert submitted.attempt_id is not None
+        sent = await mark_sent(kit.database, kit.venue.key, submitted.attempt_id, kit.clock.now())
+        assert sent is not None
+        await kit.venue.place(sent.request)  # and its sender has recorded nothing
+        assert await execution.final_check(START) == (True, ())
+        assert (await kit.attempt(submitted.attempt_id))["status"] == "ACKED"
 
 
 async def test_a_request_that_fails_once_is_repeated(

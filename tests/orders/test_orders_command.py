@@ -17,8 +17,9 @@ from qts.brokers import open_account
 from qts.cli.orders import orders
 from qts.cli.positions import positions
 from qts.database import Database
-from qts.domain import AccountKey, ManualClock, RefusedError, Secret
-from qts.orders.halts import halt_venue
+from qts.domain import AccountKey, ManualClock, RefusedError, Secret, upbit_instrument
+from qts.feed import InstrumentStore
+from qts.orders.context import halt_venue
 from qts.outbox import PostgresBus
 from tests.accounts import PAPER, UPBIT
 from tests.orders.fake_venue import Venue, lost_reply
@@ -110,6 +111,15 @@ async def test_a_look_at_the_books_is_requested_for(kit: OrderKit, line: Line) -
     await line(orders, "reconcile")
     assert [handled.result for handled in await kit.work()] == ["done"]
     assert kit.reconciler._requested.is_set()
+
+
+async def test_a_command_publishes_with_the_settings_of_the_bus(
+    kit: OrderKit, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QTS_OUTBOX__TRADE_COMMAND__MAX_ATTEMPTS", "3")
+    await line(orders, "reconcile")
+    query = "SELECT max_attempts FROM outbox_event WHERE event_type = 'Reconcile'"
+    assert await kit.database.fetchval(query) == 3
 
 
 async def test_an_unknown_attempt_is_resolved(kit: OrderKit, line: Line) -> None:
@@ -273,3 +283,17 @@ async def _ledger_rows(database: Database) -> list[tuple[object, ...]]:
         for table in ("market_state", "position", "broker_order", "fill", "outbox_event_all")
         for row in await database.fetch(f"SELECT * FROM {table} ORDER BY 1, 2")  # noqa: S608
     ]
+
+
+async def test_names_of_instruments_are_shown(
+    kit: OrderKit, line: Line, database: Database
+) -> None:
+    named = upbit_instrument(SYMBOL, name="비트코인", name_en="Bitcoin")
+    await InstrumentStore(database).save("upbit", "real", [named], kit.clock.now())
+    await kit.submit()
+    await kit.work()
+    await kit.context.ledger.record_fill(kit.venue.trade("V1", Decimal(2), PRICE))
+    assert f"{SYMBOL} 비트코인" in await line(orders, "list")
+    assert "비트코인" in await line(positions)
+    (row,) = (await line.json(orders, "list"))["orders"]
+    assert row["name"] == "비트코인"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from qts.domain import Secret
 from qts.outbox import KafkaBusConfig, NatsBusConfig
 from tests.outbox.relayed_program import Order
 
-PROGRAM = Path(__file__).with_name("relayed_program.py")
+ROOT = Path(__file__).parents[2]
 
 
 def order_of(
@@ -39,14 +38,14 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        path = f"{PROGRAM.parents[2]}:{os.environ.get('PYTHONPATH', '')}"
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(PROGRAM),
+            "-m",
+            "tests.outbox.relayed_program",
             msgspec.json.encode(self._order).decode(),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            cwd=ROOT,
         )
         assert self._process.stdout is not None
         async with asyncio.timeout(60):

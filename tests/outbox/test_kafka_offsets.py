@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qts.outbox.kafka_offsets import WINDOW, OffsetTracker
+from qts.outbox.kafka_partition import WINDOW, OffsetTracker
 
 KAFKA_LIMIT = 4096
 

@@ -25,7 +25,7 @@ from qts.outbox import (
     Relay,
     StreamConfig,
 )
-from qts.outbox.relay import relay_configs
+from qts.outbox.relayed_bus import relay_configs
 from tests.conformance.brokers import kafka, nats, nats_server
 from tests.outbox.kit import QUICK, accepted, publish, running, until, until_statuses
 from tests.outbox.relayed_kit import order_of, process

@@ -130,6 +130,36 @@ async def test_a_handler_that_never_returns_ends_dead_and_others_continue(
     assert (letter.error_code, letter.attempts) == ("TIMEOUT", 2)
 
 
+async def test_a_timed_out_event_is_logged_with_its_ids(database: Database) -> None:
+    config = StreamConfig(**{**QUICK, "handler_timeout_s": 0.05}, max_attempts=2, concurrency=1)
+    lines, event = io.StringIO(), accepted("late")
+    telemetry.configure(TelemetryConfig(log_format="json"), lines)
+
+    async def hang(_: Delivery) -> None:
+        await asyncio.Event().wait()
+
+    try:
+        async with (
+            PostgresBus.open(database, {TRADE_EVENT: config}) as bus,
+            running(bus.consumer(TRADE_EVENT, Recorder(hang))),
+        ):
+            await publish(database, bus, event)
+            await until_statuses(database, {"DEAD": 1})
+    finally:
+        telemetry.configure(TelemetryConfig())
+        telemetry.shutdown()
+    failed = [
+        line
+        for line in map(msgspec.json.decode, lines.getvalue().splitlines())
+        if line["event"].startswith("event failed")
+    ]
+    assert [line["code"] for line in failed] == ["TIMEOUT", "TIMEOUT"]
+    for line in failed:
+        assert line["eventId"] == str(event.envelope.event_id)
+        assert line["traceId"] == event.envelope.trace_id
+        assert line["stream"] == TRADE_EVENT
+
+
 async def test_a_handler_that_ignores_its_cancellation_loses_its_slot_only(
     database: Database,
 ) -> None:

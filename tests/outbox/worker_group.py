@@ -19,7 +19,7 @@ from qts.database import Database
 from qts.domain import Secret
 from qts.outbox import StreamConfig
 
-PROGRAM = Path(__file__).with_name("program.py")
+ROOT = Path(__file__).parents[2]
 TABLES = """
     CREATE TABLE effect (
         place bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, line text, number int);
@@ -77,15 +77,13 @@ async def worker_group(
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(PROGRAM),
+        "-m",
+        "tests.outbox.program",
         msgspec.json.encode(order).decode(),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{PROGRAM.parents[2]}:{os.environ.get('PYTHONPATH', '')}",
-        },
+        cwd=ROOT,
     )
     group = WorkerGroup(process)
     reading = asyncio.create_task(group.read())

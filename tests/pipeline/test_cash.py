@@ -17,6 +17,7 @@ from qts.domain import Account, IntentType, ManualClock, OrderState, Secret, Sid
 from qts.outbox import PostgresBus
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
+from tests.instruments import LISTED
 from tests.orders.fake_venue import CASH, Venue, cost
 from tests.orders.kit import START, STREAMS, SYMBOL, OrderKit
 from tests.orders.test_model import TABLES
@@ -39,8 +40,8 @@ class Account100:
         self.do(database.execute(f"TRUNCATE {TABLES}"))
         clock = ManualClock(START)
         self.venue = Venue(clock)
-        self.portfolio = Portfolio(clock)
-        self.sync = PositionSync(self.portfolio, Mock(parked=set()), {})
+        self.portfolio = Portfolio(clock, LISTED)
+        self.sync = PositionSync(self.portfolio, Mock(parked=set()), {}, clock)
         bus = PostgresBus(database, STREAMS)
         self.kit = OrderKit(database, bus, self.venue, clock, self.sync)
         self.do(self.kit.open())
@@ -191,9 +192,9 @@ def test_the_property_can_fail(
 
 def test_the_same_cash_is_no_change() -> None:
     """A change is journaled; a quiet run journals nothing."""
-    portfolio = Portfolio(ManualClock())
-    loads: list[Decimal] = []
-    portfolio.load = lambda cash, positions: loads.append(cash)  # type: ignore[method-assign]  # noqa: ARG005
-    for cash in (Decimal(0), Decimal(5)):
-        portfolio.set_cash(cash)
-    assert loads == [Decimal(5)]
+    portfolio = Portfolio(ManualClock(), LISTED)
+    before = portfolio._state
+    portfolio.set_cash(Decimal(0))
+    assert portfolio._state is before
+    portfolio.set_cash(Decimal(5))
+    assert (portfolio.cash, portfolio._store.state.number) == (Decimal(5), 1)

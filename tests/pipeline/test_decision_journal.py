@@ -14,26 +14,36 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from qts.cli.main import run_command
-from qts.domain import Fill, RefusedError, Side, SystemClock, Tick
-from qts.orders import FillApplied
-from qts.pipeline import DecisionJournal, JournaledPortfolio, JournalHeader, replay_decisions
+from qts.domain import Position, RefusedError, SystemClock, Tick
+from qts.pipeline import (
+    DecisionJournal,
+    JournaledStore,
+    JournalHeader,
+    Portfolio,
+    StrategyConfig,
+    replay_decisions,
+)
 from qts.pipeline.decision_journal import (
     MAGIC,
     Entry,
     ParamsEntry,
     StrategyCallEntry,
+    TickEntry,
     encode,
     read_journal,
 )
-from qts.pipeline.journaled_portfolio import ReplayedPortfolio
+from qts.pipeline.journaled_portfolio import ReplayedStore
 from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal, Strategy, View
+from tests.instruments import LISTED
 from tests.pipeline.portfolios import NOW, signal, tick
 
 HERE = f"{__name__}:Follower"
-HEADER = JournalHeader(NOW, {HERE: {"step": "10"}}, RiskLimitsConfig().exact)
+FOLLOWER = StrategyConfig(source=HERE, parameters={"step": "10"})
+HEADER = JournalHeader(NOW, (FOLLOWER,), RiskLimitsConfig().exact)
 
 
 class Params(msgspec.Struct, frozen=True):
@@ -61,28 +71,12 @@ def journal(path: Path) -> Iterator[DecisionJournal]:
 
 
 def called(*ticks: Tick, heard: tuple[Signal, ...] = (), version: int = 0) -> StrategyCallEntry:
-    return StrategyCallEntry("follower", version, NOW, ticks, heard, ())
+    return StrategyCallEntry("follower", version, NOW, tuple(map(astuple, ticks)), heard, ())
 
 
-def bought(symbol: str, position: int) -> FillApplied:
-    fill = Fill(
-        trade_id=f"t{position}",
-        broker_order_id="o",
-        symbol=symbol,
-        side=Side.BUY,
-        quantity=Decimal(1),
-        price=Decimal(100),
-        fee=Decimal(1),
-        at=NOW,
-    )
-    return FillApplied(
-        fill=fill,
-        attempt_id=None,
-        counted=True,
-        position=Decimal(position),
-        average_price=Decimal(100),
-        realised_pnl=Decimal(0),
-    )
+def buy(world: Portfolio, position: int) -> None:
+    """Apply the fill that made the position."""
+    world.apply_position(Position("005930", Decimal(position), Decimal(100)), Decimal(-101))
 
 
 def test_a_strategy_decides_again_as_it_did(tmp_path: Path) -> None:
@@ -111,11 +105,11 @@ def test_a_decision_that_is_another_one_now_is_told(
 def test_what_is_held_is_what_the_strategy_saw(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     with journal(path) as kept:
-        world = JournaledPortfolio(SystemClock(), kept)
+        world = Portfolio(SystemClock(), LISTED, JournaledStore(SystemClock(), kept))
         world.load(Decimal(1000), ())
         world.apply_tick(tick())
         kept.append(called(tick(), version=world.view().version))
-        world.apply_fill(bought("005930", 1))
+        buy(world, 1)
         world.apply_tick(tick(price=10_020.0))
         kept.append(called(tick(price=10_020.0), version=world.view().version))
     assert replay_decisions(path).different == 0  # held by then, and so not bought again
@@ -136,19 +130,21 @@ class Meddler(SystemClock):
 def test_a_view_is_of_one_moment_whatever_changes_meanwhile(tmp_path: Path) -> None:
     path, clock, seen = tmp_path / "a.journal", Meddler(), list[View]()
     with journal(path) as kept:
-        world = JournaledPortfolio(clock, kept)
+        world = Portfolio(clock, LISTED, JournaledStore(clock, kept))
         world.load(Decimal(10**6), ())
         for number in range(1, 6):
             clock.meanwhile = [
                 partial(world.apply_tick, tick(price=100.0 + number)),
-                partial(world.apply_fill, bought("005930", number)),
+                partial(buy, world, number),
             ]
             seen.append(world.view())
-    changes: list[Any] = [
+    entries: list[Any] = [
         entry for entry in read_journal(path) if not isinstance(entry, JournalHeader)
     ]
-    past = ReplayedPortfolio(changes)
-    assert [view.version for view in seen] == [3, 5, 7, 9, 11]
+    ticks = [entry for entry in entries if isinstance(entry, TickEntry)]
+    past = ReplayedStore(ticks, [entry for entry in entries if entry not in ticks])
+    assert [view.version & 0xFFFF for view in seen] == [1, 2, 3, 4, 5]  # ticks
+    assert [view.version >> 40 for view in seen] == [2, 3, 4, 5, 6]
     assert [past.view_at(view.version, NOW) for view in seen] == seen
 
 

@@ -15,7 +15,8 @@ from qts.outbox import uuid7
 from qts.pipeline import Execution, Portfolio
 from qts.pipeline.exits import StopExitHandler
 from qts.pipeline.position_sync import PositionSync
-from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig
+from qts.risk import EmergencyOrder, MicroRiskLoop, OrderProposal, StopsConfig, ageless
+from tests.instruments import LISTED
 
 SYMBOL = "KRW-BTC"
 EXIT = EmergencyOrder(
@@ -30,7 +31,7 @@ class Stop:
         self.clock = ManualClock()
         self.outcome = "REJECTED"
         self.asked_s: list[float] = []
-        world = Portfolio(self.clock)
+        world = Portfolio(self.clock, LISTED)
         self._exits = StopExitHandler(
             cast(Any, self), cast(Any, self), world, Mock(), Mock(), self.clock
         )
@@ -45,6 +46,9 @@ class Stop:
 
     def rearm(self, _symbol: str, _reason: str) -> None:
         self.hit()
+
+    def exited(self, _symbol: str, _text: str) -> None:
+        pass
 
     async def pauses(self, seconds: float) -> list[float]:
         """Between the tries of the next seconds."""
@@ -89,9 +93,9 @@ class Position100:
         self.resting = Decimal(0)
         self.freezes = Mock()
         self._outcomes = list(outcomes)
-        self._world = Portfolio(self.clock)
-        self._micro = MicroRiskLoop(StopsConfig(), self._published, Mock(), self.clock)
-        self._holding = PositionSync(self._world, self._micro, {})
+        self._world = Portfolio(self.clock, LISTED)
+        self._micro = MicroRiskLoop(StopsConfig(), self._published, Mock(), self.clock, ageless)
+        self._holding = PositionSync(self._world, self._micro, {}, self.clock)
         self._exits = StopExitHandler(
             cast(Any, self), self._micro, self._world, self.freezes, Mock(), self.clock
         )
@@ -186,11 +190,11 @@ class SmallExit:
         self.codes: list[str] = []
         self.freezes = Mock()
         self._reason = reason
-        portfolio = Portfolio(self.clock)
+        portfolio = Portfolio(self.clock, LISTED)
         portfolio.load(Decimal(0), [Position(SYMBOL, Decimal(quantity), Decimal(1))])
         portfolio.apply_tick(Tick(SYMBOL, price, 1, price, price, 0.0))
         self.micro_risk = MicroRiskLoop(
-            StopsConfig(), Mock(), lambda code, _text: self.codes.append(code), self.clock
+            StopsConfig(), Mock(), lambda code, _text: self.codes.append(code), self.clock, ageless
         )
         self._exits = StopExitHandler(
             cast(Any, self), self.micro_risk, portfolio, self.freezes, Mock(), self.clock
@@ -230,3 +234,9 @@ async def test_the_rest_of_an_exit_in_flight_does_not_park_the_position() -> Non
     small = SmallExit("2", 5_000, "G_DUST")  # the gate counted what is already being sold
     await small.hit(2)
     assert small.micro_risk.parked == set()
+
+
+async def test_an_exit_that_is_filled_is_reported() -> None:
+    small = SmallExit("1", 100_000.0)
+    assert await small.hit(1.0) == [Decimal(1)]
+    assert small.codes == ["FS102"]

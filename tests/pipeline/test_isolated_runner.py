@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.domain import Tick
+from qts.domain import BookLevel, OrderBook, Tick
 from qts.pipeline import IsolatedRunner, RunnerHooks, StrategyRunner
 from qts.pipeline import isolated_runner as room
 from qts.pipeline import runner as lane
 from qts.pipeline.decision_journal import Entry, ParamsEntry, RestartEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import LENGTH
-from qts.strategies import Signal, Strategy, View
+from qts.strategies import Instruction, Signal, Strategy, View
 from tests.embedded.clients import alive, state_of, until
-from tests.pipeline.portfolios import signal, tick, view
+from tests.pipeline.portfolios import NOW, signal, tick, view
 
 DEADLINE_S = 60.0
 HERE = __name__
@@ -50,7 +50,9 @@ class Watcher(Strategy[Params], key="watcher"):
 
     def evaluate(self, view: View) -> Iterable[Signal]:
         seen = sorted((each.symbol, each.price) for each in view.ticks.values())
-        yield signal(reason=f"{self.count} {seen} {view.equity} {view.account.cash}")
+        book = view.book("005930")
+        best = book.asks[0].price if book else None
+        yield signal(reason=f"{self.count} {seen} {view.equity} {view.account.cash} {best}")
 
 
 class Hanging(Watcher, key="hanging"):
@@ -103,7 +105,7 @@ class Bench:
     def _wake(self, _key: str) -> None:
         self._loop.run_in_executor(None, self.runner.run_pending)
 
-    def _heard(self, _runner: StrategyRunner, found: list[Signal]) -> None:
+    def _heard(self, _runner: StrategyRunner, found: list[Instruction]) -> None:
         self.got += found
 
     async def heard(self, count: int) -> None:
@@ -141,13 +143,18 @@ async def test_it_decides_as_in_its_lane() -> None:
         Watcher(Params()), RunnerHooks(view, lambda _: None, lambda *_: None, loop, None)
     )
     world: dict[str, Tick] = {}
+    books: dict[str, OrderBook] = {}
 
     def look() -> View:
-        return view(*world.values(), held={"005930": (3, 9_000)})
+        seen = view(*world.values(), held={"005930": (3, 9_000)})
+        return msgspec.structs.replace(seen, books=books)
 
     async with running(Watcher, look) as bench:
-        expected: list[Signal] = []
-        for _ in range(40):
+        expected: list[Instruction] = []
+        for number in range(40):
+            if number % 7 == 3:
+                ask = BookLevel(10_000.0 + number, 5.0)
+                books["005930"] = OrderBook("005930", (), (ask,), NOW.timestamp())
             symbols = chance.choices(["005930", "000660", "035720"], k=chance.randrange(6))
             ticks = [tick(each, chance.choice([13.0, 9_999.0, 10_001.0])) for each in symbols]
             world.update((each.symbol, each) for each in ticks)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from decimal import Decimal
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -10,43 +11,45 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from qts.database import Database, DatabaseConfig
-from qts.domain import ManualClock, Secret, TimeInForce
-from qts.pipeline import IntentTracker, Portfolio
-from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.domain import ExitLevels, ManualClock, Secret, Side, TimeInForce
+from qts.events import AsyncPublisher, EventEngine, EventsConfig, Priority
+from qts.pipeline import IntentTracker, OrderUpdatePublisher, Portfolio
+from qts.pipeline.order_handlers import OrderEventHandler
 from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.risk_snapshot import AccountVersion
 from qts.venues import VenueRejectedError
-from tests.orders.kit import START, SYMBOL, OrderKit, open_kit
+from tests.instruments import LISTED
+from tests.orders.kit import START, SYMBOL, OrderKit, approved, open_kit
 
 
 class Run:
-    """Order updates of a kit, published as in a run."""
+    """Order updates of a kit, through lane P0 as in a run."""
 
     def __init__(self, kit: OrderKit, portfolio: Portfolio) -> None:
         self.kit = kit
         self.portfolio = portfolio
-        self.positions = PositionSync(portfolio, Mock(parked=set()), {})
+        self.positions = PositionSync(portfolio, Mock(parked=set()), {}, kit.clock)
+        self.engine, version = EventEngine(EventsConfig()), AccountVersion()
         self.updates = OrderUpdatePublisher(
-            Mock(try_publish=Mock(return_value=True)),
-            self.positions,
-            IntentTracker(),
-            cast(Any, AsyncMock()),
-            AccountVersion(),
-            Mock(),
+            AsyncPublisher(self.engine, "tests"), self.positions, version, Mock()
         )
+        self.handler = OrderEventHandler(
+            self.engine, self.positions, IntentTracker(), cast(Any, AsyncMock()), version, {}
+        )
+        self.engine.start()
 
-    async def settle(self) -> dict[str, str]:
+    async def settle(self) -> Mapping[str, str]:
         """Publish what has happened, and return the owners after it."""
         changes, self.kit.changes[:] = list(self.kit.changes), []
         for change in changes:
             self.updates(change)
-        await self.updates.close()
-        self.updates._closed = False
+        assert await asyncio.to_thread(self.engine.wait_drained, 20, Priority.P0)
+        await self.handler.close()
         return self.portfolio.owners
 
     async def enter(self, **more: Any) -> None:
         await self.kit.submit(**more)
-        self.positions.set_owner(SYMBOL, "scalper")
+        self.positions.entered(approved(self.kit.clock, **more).proposal)
         await self.kit.work()
 
 
@@ -58,9 +61,10 @@ async def run(database_url: Secret) -> AsyncIterator[Run]:
         Database.open(database_url, settings) as database,
         open_kit(database, clock) as kit,
     ):
-        run = Run(kit, Portfolio(clock))
+        run = Run(kit, Portfolio(clock, LISTED))
         await run.positions.load(database, kit.venue)
         yield run
+        await asyncio.to_thread(run.engine.stop)
 
 
 async def test_a_rejected_entry_gives_the_symbol_back(run: Run) -> None:
@@ -86,3 +90,35 @@ async def test_a_second_entry_that_rests_keeps_the_symbol(run: Run) -> None:
     run.kit.venue.before = lambda _request: VenueRejectedError("no money", "no_money")
     await run.enter()
     assert await run.settle() == {SYMBOL: "scalper"}
+
+
+def exits_of(run: Run) -> ExitLevels | None:
+    """Return the exits that the stops were given last."""
+    pushed = cast(Any, run.positions)._micro_risk.set_positions.call_args[0][0]
+    return next((each.exits for each in pushed), None)
+
+
+async def test_the_exits_of_an_entry_outlive_the_run(run: Run) -> None:
+    levels = ExitLevels(stop=Decimal(95), target=Decimal(110), trail=Decimal("0.05"))
+    await run.enter(exits=levels)
+    run.kit.venue.trade("V1", Decimal(2), Decimal(100))
+    await run.kit.reconciler.reconcile_now()
+    await run.settle()
+    assert exits_of(run) == levels
+    sale = approved(run.kit.clock, side=Side.SELL).proposal
+    run.positions.entered(sale)  # reduces the position, and says nothing of its exits
+    assert exits_of(run) == levels
+    after = Run(run.kit, Portfolio(run.kit.clock, LISTED))
+    await after.positions.load(run.kit.database, run.kit.venue)
+    assert exits_of(after) == levels
+    await asyncio.to_thread(after.engine.stop)
+
+
+async def test_the_exits_of_a_strategy_are_not_those_of_another_owner(run: Run) -> None:
+    await run.enter(exits=ExitLevels(stop=Decimal(95)))
+    run.kit.venue.trade("V1", Decimal(2), Decimal(100))
+    await run.kit.reconciler.reconcile_now()
+    await run.settle()
+    run.portfolio.set_owner(SYMBOL, "")  # the operator has it now
+    run.positions.push_to_stops()
+    assert exits_of(run) is None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from qts.domain import ManualClock, Tick
 from qts.pipeline import Portfolio
+from tests.instruments import LISTED
 
 SYMBOL = "005930"
 
 
 def heard(clock: ManualClock) -> tuple[Portfolio, Tick]:
-    world = Portfolio(clock)
+    world = Portfolio(clock, LISTED)
     tick = Tick(SYMBOL, 70_000.0, 1.0, 69_900.0, 70_000.0, clock.now().timestamp())
     world.apply_tick(tick)
     return world, tick
@@ -23,6 +26,7 @@ async def test_a_tick_ages_with_time() -> None:
     world, tick = heard(clock)
     await clock.advance(1.5)
     assert round(world.age_ms(tick)) == 1500
+    assert world.age_ms(replace(tick, venue_at=1.0)) == world.age_ms(tick)  # not of the venue
 
 
 async def test_a_clock_that_is_set_back_makes_a_tick_old() -> None:

@@ -14,10 +14,19 @@ import pytest
 from qts.database import Database, DatabaseConfig
 from qts.domain import IntentType, ManualClock, OperationError, Secret, Side, Tick
 from qts.orders import adopt_holding, external_fill, half_sold_symbols
-from qts.pipeline import Portfolio
+from qts.pipeline import Portfolio, position_sync
 from qts.pipeline.maintenance import follow_ledger, save_stops
 from qts.pipeline.position_sync import PositionSync
-from qts.risk import EmergencyOrder, MicroRiskLoop, StopsConfig, load_stop_records
+from qts.risk import (
+    EmergencyOrder,
+    MicroRiskLoop,
+    PositionStops,
+    StopsConfig,
+    StrategyStopsConfig,
+    ageless,
+    load_stop_records,
+)
+from tests.instruments import LISTED
 from tests.orders.kit import START, SYMBOL, OrderKit, open_kit
 from tests.outbox.kit import until
 
@@ -32,14 +41,15 @@ class Life:
         self.kit = kit
         self.codes: list[str] = []
         self.exits: list[Any] = []
-        self.portfolio = Portfolio(kit.clock)
+        self.portfolio = Portfolio(kit.clock, LISTED)
         self.micro_risk = MicroRiskLoop(
             StopsConfig(**config),
             lambda _name, payload: self.exits.append(payload),
             lambda code, _text: self.codes.append(code),
             kit.clock,
+            ageless,
         )
-        self.sync = PositionSync(self.portfolio, self.micro_risk, {})
+        self.sync = PositionSync(self.portfolio, self.micro_risk, {}, kit.clock)
 
     async def start(self) -> Life:
         await self.sync.load(self.kit.database, self.kit.venue)
@@ -152,14 +162,33 @@ async def test_hold_time_counts_from_the_entry(kit: OrderKit) -> None:
     clock = cast(ManualClock, kit.clock)
     await clock.advance(3_500)
     life = Life(kit)
-    life.sync = PositionSync(life.portfolio, life.micro_risk, {"scalper": "SCALP"})
+    life.sync = PositionSync(life.portfolio, life.micro_risk, {"scalper": "SCALP"}, kit.clock)
     await life.start()
     life.micro_risk.check()
-    assert (life.exits, life.codes) == ([], [])  # no price yet is not a silent feed
+    assert (life.exits, life.codes) == ([], ["GR072"])  # no price yet is not a silent feed
     await clock.advance(101)
     life.sync.push_to_stops()
     life.micro_risk.check()
     assert [each.reason for each in life.exits] == [IntentType.EXIT_TIME]
+
+
+async def test_the_stops_of_its_strategy_watch_a_position_after_a_restart(kit: OrderKit) -> None:
+    await buy(kit)
+    wide = StrategyStopsConfig(mae_half=0.1, mae_full=0.2).over(StopsConfig())
+    assert wide is not None
+    cases: list[tuple[dict[str, PositionStops], int]] = [
+        ({"scalper": wide}, 0),
+        ({"other": wide}, 1),
+        ({}, 1),
+    ]
+    for own, sold in cases:
+        life = Life(kit)
+        life.sync = PositionSync(life.portfolio, life.micro_risk, {}, kit.clock, own)
+        await life.start()
+        full = 0.8 if sold == 0 else 0.98
+        assert life.micro_risk.stop_price(SYMBOL) == pytest.approx(1_000_000 * full)
+        life.tick(970_000)
+        assert len(life.exits) == sold
 
 
 async def test_a_database_that_is_away_costs_freshness_alone(kit: OrderKit) -> None:
@@ -216,6 +245,37 @@ async def following(life: Life) -> AsyncIterator[None]:
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+async def test_an_adoption_between_two_reads_is_not_watched(
+    kit: OrderKit, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.venue.external = {SYMBOL: D(5)}
+    await kit.reconciler.reconcile_now()
+    life = await Life(kit).start()
+    life.tick(800_000)
+    done = 0
+
+    def adopting(read: Any) -> Any:
+        async def read_then_adopt(*arguments: Any) -> Any:
+            nonlocal done
+            found = await read(*arguments)
+            done += 1
+            if done == reads:
+                cost = external_fill(SYMBOL, D(5), PRICE)
+                await adopt_holding(kit.database, kit.bus, kit.venue.key, cost, clock=kit.clock)
+            return found
+
+        return read_then_adopt
+
+    for name in ("list_positions", "load_stop_records"):
+        monkeypatch.setattr(position_sync, name, adopting(getattr(position_sync, name)))
+    for _ in range(2):
+        await life.sync.reload(kit.database, kit.venue)
+        assert life.shadow is None
+    assert SYMBOL in life.portfolio.positions
+    assert life.sync.unwatched() == {SYMBOL}
 
 
 @pytest.mark.parametrize("stops", [False, True])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
-from qts.domain import IntentType, Position, Side, SystemClock, Tick
+from qts.domain import Clock, IntentType, ManualClock, Position, Side, SystemClock, Tick
 from qts.pipeline import (
     DecisionPolicy,
     EtedaPipeline,
@@ -20,8 +22,12 @@ from qts.pipeline import (
     RunnerHooks,
     StrategyRunner,
 )
+from qts.pipeline.cycle import Cycle
+from qts.pipeline.order_changer import EndedOrder
+from qts.pipeline.scheduler import CycleScheduler
 from qts.risk import OrderProposal, RiskLimitsConfig
-from qts.strategies import NoParams, Signal, Strategy, View
+from qts.strategies import Instruction, NoParams, Signal, Strategy, View
+from tests.instruments import LISTED
 from tests.pipeline.portfolios import signal, tick
 
 BUY, SELL, EXIT = Side.BUY, Side.SELL, IntentType.EXIT_SIGNAL
@@ -43,30 +49,59 @@ class Trades:
         self.asked: list[OrderProposal] = []
         self.was_asked = asyncio.Event()
         self.may_fill = asyncio.Event()
+        self.refuses = ""
 
     async def submit(self, proposal: OrderProposal, timeout_s: float = 5.0) -> Execution:  # noqa: ARG002
         self.asked.append(proposal)
+        if self.refuses:
+            return Execution(proposal, "REJECTED", reason=self.refuses)
         self.was_asked.set()
         await self.may_fill.wait()
         return Execution(proposal, "FILLED", proposal.quantity)
 
 
 class Bench:
-    def __init__(self, *held: Position, **config: Any) -> None:
-        clock = SystemClock()
-        self.portfolio, self.trades = Portfolio(clock), Trades()
+    def __init__(self, *held: Position, clock: Clock | None = None, **config: Any) -> None:
+        clock = clock or SystemClock()
+        self.portfolio, self.trades = Portfolio(clock, LISTED), Trades()
         self.portfolio.load(Decimal(100_000_000), held)
         limits, submitter = RiskLimitsConfig().exact, cast("Any", self.trades)
         self.codes: list[str] = []
-        hooks = PipelineHooks(DecisionPolicy, lambda _name, _payload: None, self._trip, None)
-        self.pipeline = EtedaPipeline(
-            PipelineConfig(**config), self.portfolio, submitter, limits, hooks, clock
+        self.cancelled: list[tuple[str, str]] = []  # requests
+        self.ends: asyncio.Queue[EndedOrder | None] = asyncio.Queue()  # what becomes of them
+        self.is_paused = False  # lane P2
+        self.is_ready = True
+        hooks = PipelineHooks(
+            DecisionPolicy,
+            self._emit,
+            self._trip,
+            None,
+            self._precheck,
+            lambda: self.is_ready,
+            itertools.count(1).__next__,
+            self._cancel,
+        )
+        settings = PipelineConfig(**config)
+        self.pipeline = EtedaPipeline(settings, self.portfolio, submitter, limits, hooks, clock)
+        self.scheduler = CycleScheduler(
+            [self.pipeline], lambda _symbol: self.pipeline, settings, self._emit, clock
         )
         view, loop = self.portfolio.view, asyncio.get_running_loop()
         runner_hooks = RunnerHooks(view, lambda _key: None, self.pipeline.on_signals, loop, None)
         self.runner = StrategyRunner(Buyer(NoParams()), runner_hooks)
 
-    async def _trip(self, code: str, _text: str) -> None:
+    def _emit(self, name: str, payload: Any) -> None:
+        if name == "ETEDA_CYCLE_START" and not self.is_paused:
+            self.scheduler.start_cycle(payload.strategy_type)
+
+    async def _precheck(self, cycle: Cycle) -> Cycle:
+        return cycle
+
+    async def _cancel(self, strategy_key: str, intent_id: UUID) -> EndedOrder | None:
+        self.cancelled.append((strategy_key, str(intent_id)))
+        return await self.ends.get()
+
+    def _trip(self, code: str, _text: str) -> None:
         self.codes.append(code)
 
     def tick(self, at: float) -> None:
@@ -155,13 +190,13 @@ async def test_the_close_waits_for_a_cycle_that_the_interval_started() -> None:
     bench = Bench()
     bench.portfolio.apply_tick(tick(at=NOW_S))
 
-    async def evaluated() -> list[Signal]:
+    async def evaluated() -> list[Instruction]:
         return [wanted(BUY, 0.001)]
 
     bench.runner.evaluate = evaluated  # type: ignore[method-assign]
-    running = asyncio.create_task(bench.pipeline.run(bench.runner))
+    running = asyncio.create_task(bench.scheduler.run(bench.runner))
     await bench.trades.was_asked.wait()
-    bench.pipeline.suspend("stopping", "test")
+    bench.pipeline.stop()
     closing = asyncio.create_task(bench.pipeline.close())
     await asyncio.sleep(0)
     assert not closing.done()
@@ -179,3 +214,143 @@ async def test_a_cycle_that_does_not_end_is_cancelled_by_the_close() -> None:
     await bench.trades.was_asked.wait()
     await bench.pipeline.close()  # nothing fills
     assert not bench.pipeline._tasks
+
+
+@pytest.mark.parametrize(
+    ("took_s", "codes"), [(1.5, []), (8.5, ["AN040"]), (14.5, ["AN040"]), (15.5, ["FS060"])]
+)
+async def test_cycles_that_take_too_long_raise_a_code(took_s: float, codes: list[str]) -> None:
+    """The interval is a second, and fills may take five."""
+    clock = ManualClock()
+    bench = Bench(clock=clock)
+
+    async def evaluated() -> list[Instruction]:
+        await clock.sleep(took_s)
+        return []
+
+    bench.runner.evaluate = evaluated  # type: ignore[method-assign]
+    running = asyncio.create_task(bench.scheduler.run(bench.runner))
+    await clock.advance(took_s + 0.1)
+    running.cancel()
+    await asyncio.wait({running})
+    assert bench.codes == codes
+
+
+@pytest.mark.parametrize(
+    ("cash", "held", "code"),
+    [
+        (0, (), ""),  # an account that is empty, or invested outside QTS
+        (-1000, (), "FS080"),
+        (-1000, (Position("005930", Decimal(1), Decimal(1000)),), "FS080"),
+        (-900, (Position("005930", Decimal(1), Decimal(1000)),), "FS050"),  # bought at 1,000
+        (100, (), ""),
+    ],
+)
+async def test_no_capital_and_no_equity_are_two_codes(
+    cash: int, held: tuple[Position, ...], code: str
+) -> None:
+    bench = Bench()
+    bench.portfolio.load(Decimal(cash), held)
+    bench.portfolio.apply_tick(tick(price=800.0, at=NOW_S))
+
+    async def evaluated() -> list[Signal]:
+        return []
+
+    cycle = await bench.pipeline.start(bench.runner.key, evaluated)
+    assert (cycle.code, bench.codes) == (code, [code] if code else [])
+
+
+async def test_a_start_that_was_lost_with_its_lane_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qts.pipeline.scheduler.START_REPEAT_S", 0.01)
+    bench, started = Bench(), asyncio.Event()
+
+    async def evaluated() -> list[Instruction]:
+        started.set()
+        return []
+
+    bench.runner.evaluate = evaluated  # type: ignore[method-assign]
+    bench.is_paused = True  # the first event is gone
+    running = asyncio.create_task(bench.scheduler.run(bench.runner))
+    await asyncio.sleep(0)
+    bench.is_paused = False
+    async with asyncio.timeout(10):
+        await started.wait()
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_suspension_is_raised_once_and_the_end_of_the_run_is_none() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.pipeline.suspend("volatility", "FS104")
+    assert bench.codes == ["FS103"]
+    bench.tick(0.0)
+    bench.heard(wanted(BUY, 0.001))
+    assert await bench.done() == []
+    bench.pipeline.resume("operator")
+    bench.pipeline.stop()
+    assert bench.codes == ["FS103"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "per_symbol"),
+    [
+        ("G_DAILY_LOSS", "GR020", False),
+        ("G_EXPOSURE G_OPEN_SYMBOLS", "GR001", False),
+        ("G_SYMBOL_EXPOSURE", "GR010", True),
+        ("G_SHORT", "GR040", True),
+    ],
+)
+async def test_refusals_raise_their_guardrail_once_in_ten_minutes(
+    reason: str, code: str, per_symbol: bool
+) -> None:
+    clock = ManualClock()
+    bench = Bench(clock=clock)
+    bench.trades.refuses = reason
+    for symbol in ("005930", "000660", "005930"):
+        bench.portfolio.apply_tick(tick(symbol, at=clock.now().timestamp()))
+        bench.heard(signal(symbol=symbol, at=clock.now().timestamp()))
+        await bench.pipeline.close()
+        await asyncio.sleep(0)
+    assert bench.codes == [code] * (2 if per_symbol else 1)
+    await clock.advance(600)
+    bench.heard(signal(at=clock.now().timestamp()))
+    await bench.pipeline.close()
+    assert bench.codes == [code] * (3 if per_symbol else 2)
+
+
+async def test_a_contradiction_and_a_missing_price_raise_their_codes() -> None:
+    bench = Bench()
+    bench.tick(0.0)
+    bench.heard(wanted(BUY, 0.001), wanted(SELL, 0.002))
+    bench.heard(wanted(BUY, 0.001, symbol="000660"))
+    assert await bench.done() == []
+    assert sorted(bench.codes) == ["AN010", "GR030"]
+
+
+async def test_no_cycle_starts_while_its_lane_is_paused() -> None:
+    clock = ManualClock()
+    bench = Bench(clock=clock)
+    bench.is_paused = True
+    running = asyncio.create_task(bench.scheduler.run(bench.runner))
+    await clock.advance(20)
+    assert not bench.pipeline.cycles
+    bench.scheduler.start_cycle(bench.runner.key)
+    await clock.advance(0)
+    assert len(bench.pipeline._tasks) == 1
+    running.cancel()
+    await bench.pipeline.close()
+    await asyncio.wait({running})
+    assert bench.codes == []  # the wait for its turn is not a long cycle
+
+
+async def test_signals_before_the_positions_are_known_are_dropped() -> None:
+    bench = Bench()
+    bench.tick(0.0)
+    bench.is_ready = False
+    bench.heard(wanted(BUY, 0.001))
+    bench.is_ready = True
+    bench.heard(wanted(BUY, 0.002))
+    assert await bench.done() == [("005930", BUY, 0.002)]

@@ -8,13 +8,17 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qts.domain import IntentType, OrderType, Side
 from qts.orders import SubmitResult
 from qts.pipeline import IntentTracker, OrderSubmitter
+from qts.pipeline.act import MAX_CHECKS
+from qts.pipeline.decision_journal import Entry, GateEntry
 from qts.risk import (
+    AccountFacts,
     ApprovedOrder,
     Exposure,
     OrderProposal,
@@ -24,6 +28,7 @@ from qts.risk import (
     RiskSnapshot,
     Switches,
 )
+from tests.instruments import LISTED
 
 NOW = datetime(2026, 11, 16, 1, tzinfo=UTC)
 SYMBOL = "KRW-BTC"
@@ -51,16 +56,23 @@ class Book:
         self.sent: list[OrderProposal] = []
         self.hangs = asyncio.Event()
         self.hangs.set()
+        self.age_ms: float | None = None  # of the facts in memory; None: there are none to compare
+        self.held_in_memory = HELD
+        self.reads: list[bool] = []  # whether fresh
+        self.changes = 0  # submissions for which the facts have changed
+        self.journal: list[Entry] = []
         self.submitter = OrderSubmitter(
             PreTradeGate(RiskLimitsConfig().exact),
             self,
             self.read,
             IntentTracker(),
             lambda _proposal, _submitted: None,
-            None,
+            self.journal.append,
         )
 
-    async def read(self, proposal: OrderProposal) -> RiskSnapshot:
+    async def read(self, proposal: OrderProposal, *, fresh: bool) -> RiskSnapshot:
+        self.reads.append(fresh)
+        held = HELD if fresh else self.held_in_memory
         pending = sum(
             (s.quantity for s in self.sent if (s.symbol, s.side) == (proposal.symbol, Side.SELL)),
             Decimal(0),
@@ -69,23 +81,22 @@ class Book:
         if not proposal.intent_type.is_exit:
             await self.hangs.wait()
         exposure = Exposure(
-            position=HELD,
-            average_price=Decimal(1000),
+            position=held,
             pending_buy=Decimal(0),
             pending_sell=pending,
-            symbol_value=HELD * 1000,
-            total_value=HELD * 1000,
+            symbol_value=held * 1000,
+            total_value=held * 1000,
             open_symbols=1,
             cash=Decimal(10**8),
             equity=Decimal(10**8),
             daily_pnl=Decimal(0),
             orders_today=10**9,  # used up, as the rate is: exits are exempt from both
             orders_last_minute=10**9,
-            unknown_attempts=1,
             symbol_unknown=1,
         )
         price = Decimal(10_000)  # one is above the least value of an order
         return RiskSnapshot(
+            instrument=LISTED[proposal.symbol],
             market=QuoteSnapshot(last=price, bid=price, ask=price, age_ms=1.0),
             exposure=exposure,
             switches=Switches(
@@ -98,10 +109,27 @@ class Book:
                 safety="FAIL",
             ),
             now=NOW,
+            facts=None if self.age_ms is None else self._facts(held, pending, fresh),
+        )
+
+    def _facts(self, held: Decimal, pending: Decimal, fresh: bool) -> AccountFacts:
+        return AccountFacts(
+            position=held,
+            pending_buy=Decimal(0),
+            pending_sell=pending,
+            held=held,
+            pending=pending,
+            pending_orders=len(self.sent),
+            day=NOW,
+            orders_today=0,
+            age_ms=0.0 if fresh else self.age_ms or 0.0,
         )
 
     async def submit(self, approved: ApprovedOrder) -> SubmitResult:
         await asyncio.sleep(0)
+        if approved.facts is not None and self.changes:
+            self.changes -= 1
+            return SubmitResult(intent_id=uuid4(), attempt_id=None, is_outdated=True)
         self.sent.append(approved.proposal)
         return SubmitResult(intent_id=uuid4(), attempt_id=uuid4())
 
@@ -154,3 +182,35 @@ def test_concurrent_exits_never_sell_more_than_is_held(
     assert sum((each.quantity for each in book.sent), Decimal(0)) <= HELD
     if exits:
         assert book.sent
+
+
+EXIT = proposal(IntentType.EXIT_STOPLOSS, 10)
+
+
+async def test_facts_that_changed_are_read_again_and_every_check_is_journaled() -> None:
+    book = Book()
+    book.age_ms, book.changes = 0.0, 1
+    await book.submitter.submit(EXIT, 0.0)
+    assert book.reads == [False, True]
+    assert [each.quantity for each in book.sent] == [HELD]
+    assert [type(entry) for entry in book.journal] == [GateEntry, GateEntry]
+
+
+async def test_facts_that_keep_changing_leave_the_order_to_a_worker() -> None:
+    book = Book()
+    book.age_ms, book.changes = 0.0, 100
+    await book.submitter.submit(EXIT, 0.0)
+    assert len(book.reads) == MAX_CHECKS
+    assert len(book.sent) == 1
+    assert book.changes == 100 - (MAX_CHECKS - 1)  # the last one has no facts to compare
+
+
+@pytest.mark.parametrize(("age_ms", "sent"), [(1.0, 0), (501.0, 1)])
+async def test_a_refusal_on_old_facts_is_checked_again(age_ms: float, sent: int) -> None:
+    """Another process may have changed the ledger since: here, adopted a holding."""
+    book = Book()
+    book.age_ms, book.held_in_memory = age_ms, Decimal(0)
+    done = await book.submitter.submit(EXIT, 0.0)
+    assert len(book.sent) == sent
+    assert done.outcome == ("TIMEOUT" if sent else "REJECTED")
+    assert bool(book.submitter.refusals) != bool(sent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import cast
 
@@ -12,6 +12,7 @@ from qts.domain import AccountKey, ManualClock, OperationError, Position
 from qts.pipeline import Portfolio
 from qts.pipeline.watch_list import SUBMITTED_S, WatchList
 from qts.telemetry import metric_samples
+from tests.instruments import LISTED
 
 
 class FakeFeed:
@@ -21,8 +22,9 @@ class FakeFeed:
         self.watched: list[str] = []
         self.calls = 0
 
-    def watch(self, symbols: Sequence[str]) -> None:
+    def watch(self, symbols: Sequence[str], on_order: Collection[str]) -> None:
         self.watched, self.calls = list(symbols), self.calls + 1
+        self.on_order = set(on_order)
 
     def price_age_s(self, symbol: str) -> float | None:
         return 0.5 if symbol in self.watched else None
@@ -52,7 +54,7 @@ def ages() -> dict[str, float]:
 
 async def test_positions_and_orders_are_watched_while_they_last() -> None:
     clock, feed, database = ManualClock(), FakeFeed(), FakeDatabase()
-    portfolio = Portfolio(clock)
+    portfolio = Portfolio(clock, LISTED)
     watch_list = WatchList(portfolio, feed, clock)
     task = asyncio.create_task(watch_list.run(cast(Database, database), AccountKey("kis", "1")))
     try:
@@ -71,6 +73,7 @@ async def test_positions_and_orders_are_watched_while_they_last() -> None:
         assert ages() == {"000660": 0.5, "005930": 0.5}
         watch_list.submitted("035720")
         assert feed.watched == ["000660", "005930", "035720"]  # at once
+        assert feed.on_order == {"035720"}
         database.symbols = ["035720"]
         await clock.advance(SUBMITTED_S + 1)
         assert "035720" in feed.watched

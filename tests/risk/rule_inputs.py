@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from qts.domain import OrderType, Side
 from qts.risk import Exposure, OrderProposal, QuoteSnapshot, RiskSnapshot, Switches
+from tests.instruments import LISTED
 
 NOW = datetime(2026, 11, 16, 1, 0, tzinfo=UTC)
 PROPOSAL = OrderProposal(
@@ -25,6 +26,7 @@ PROPOSAL = OrderProposal(
     expires_at=NOW + timedelta(seconds=5),
 )
 FACTS = RiskSnapshot(
+    instrument=LISTED["005930"],
     market=QuoteSnapshot(
         last=Decimal(75_100),
         bid=Decimal(75_000),
@@ -34,7 +36,6 @@ FACTS = RiskSnapshot(
     ),
     exposure=Exposure(
         position=Decimal(0),
-        average_price=Decimal(0),
         pending_buy=Decimal(0),
         pending_sell=Decimal(0),
         symbol_value=Decimal(0),
@@ -45,7 +46,6 @@ FACTS = RiskSnapshot(
         daily_pnl=Decimal(0),
         orders_today=0,
         orders_last_minute=0,
-        unknown_attempts=0,
         symbol_unknown=0,
     ),
     switches=Switches(

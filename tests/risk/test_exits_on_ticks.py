@@ -5,15 +5,23 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from decimal import Decimal
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from qts.domain import LaneFullError, SystemClock
+from qts.domain import ExitLevels, LaneFullError, SystemClock
 from qts.events import Catalogue, Event, EventEngine, EventsConfig, LaneConfig
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
+from qts.risk import (
+    EMERGENCY_ORDER,
+    EmergencyOrder,
+    MicroRiskLoop,
+    PositionShadow,
+    StopsConfig,
+    ageless,
+)
 
 
 class Desk:
@@ -32,11 +40,17 @@ class Desk:
             lambda name, payload: self.fired.append((name, payload)),
             lambda _code, _text: None,
             SystemClock(),
+            ageless,
         )
         self.engine.attach_watcher("PRICE_TICK", self.loop.stops, "price")
 
     def hold(self, quantity: float = 10, stop: float = 0.0) -> None:
-        held = PositionShadow(symbol="A", quantity=quantity, average=10_000, stop=stop)
+        held = PositionShadow(
+            symbol="A",
+            quantity=quantity,
+            average=10_000,
+            exits=ExitLevels(stop=Decimal(stop)) if stop else None,
+        )
         self.loop.set_positions([held], 1e9)
 
     def tick(self, price: float) -> Event:

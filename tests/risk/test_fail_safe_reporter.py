@@ -91,7 +91,7 @@ class Run:
     def __init__(self) -> None:
         self.monitor = SimpleNamespace(is_current=True, safety=SimpleNamespace(state="NORMAL"))
         self.stopping = False
-        self.strategies = Mock()
+        self.stops = Mock()
         self._was_locked = False
 
     def is_stopping(self) -> bool:
@@ -101,8 +101,8 @@ class Run:
         """Return how often it was resumed so far."""
         self.monitor.safety.state, self.monitor.is_current = SafetyState(state), is_current
         self._was_locked = resume_after_release(cast(Any, self), self._was_locked)
-        resumed = self.strategies.pipeline.resume.call_count
-        assert self.strategies.micro_risk.reset.call_count == resumed
+        resumed = self.stops.pipeline.resume.call_count
+        assert self.stops.micro_risk.reset.call_count == resumed
         return int(resumed)
 
 

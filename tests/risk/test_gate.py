@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.domain import (
+    InstrumentClass,
+    Instruments,
     IntentType,
     OrderType,
     Side,
-    daily_price_limits,
-    is_on_tick,
-    market_for_symbol,
+    krx_instrument,
+    unknown_instrument,
 )
 from qts.risk import (
     REASONS,
@@ -28,9 +30,11 @@ from qts.risk import (
     Refusal,
     RiskLimitsConfig,
     RiskSnapshot,
+    StrategyLimits,
     Switches,
 )
 from qts.risk.gate import RuleInput
+from tests.instruments import LISTED
 from tests.risk.rule_inputs import FACTS, NOW, PROPOSAL, facts, proposal
 
 LIMITS = RiskLimitsConfig().exact
@@ -39,6 +43,8 @@ NAN = Decimal("NaN")
 
 
 def codes(asked: OrderProposal, known: RiskSnapshot, gate: PreTradeGate = GATE) -> set[str]:
+    if known.instrument is FACTS.instrument:
+        known = replace(known, instrument=LISTED[asked.symbol])
     answer = gate.check(asked, known)
     return {reason.code for reason in answer.reasons} if isinstance(answer, Refusal) else set()
 
@@ -50,6 +56,14 @@ def test_what_breaks_no_rule_is_approved_as_it_was_asked() -> None:
 
 
 WRONG: list[tuple[str, OrderProposal, RiskSnapshot]] = [
+    ("G_INSTRUMENT", PROPOSAL, facts(instrument=unknown_instrument("005930"))),
+    ("G_INSTRUMENT", PROPOSAL, facts(instrument=krx_instrument("005930", halted=True))),
+    ("G_QUANTITY", PROPOSAL, facts(instrument=krx_instrument("005930", lot=Decimal(10)))),
+    (
+        "G_TICK",
+        proposal(price=Decimal(75_103)),
+        facts(instrument=krx_instrument("005930", InstrumentClass.ETF)),
+    ),
     ("G_QUANTITY", proposal(quantity=Decimal(0)), FACTS),
     ("G_QUANTITY", proposal(quantity=NAN), FACTS),
     ("G_QUANTITY", proposal(quantity=Decimal("1.5")), FACTS),
@@ -109,7 +123,9 @@ def test_each_wrong_is_refused_by_name(
 
 
 def test_every_reason_can_be_given() -> None:
-    assert {code for code, _, _ in WRONG} == REASONS.keys()
+    """A repeated signal is refused where its order is stored, and by PreCheck."""
+    own = {code for _, found in OF_STRATEGY for code in found}
+    assert {code for code, _, _ in WRONG} | own | {"G_REPEATED"} == REASONS.keys()
 
 
 def test_what_is_not_known_is_off() -> None:
@@ -168,7 +184,6 @@ def test_an_unknown_outcome_limits_an_exit_to_what_is_surely_held(
         position=Decimal(10),
         pending_sell=Decimal(pending_sell),
         symbol_unknown=1,
-        unknown_attempts=1,
     )
     assert codes(stop, known) == refused
 
@@ -226,9 +241,10 @@ def test_whatever_passes_is_within_every_limit(asked: OrderProposal, known: Risk
     assert known.market is not None
     assert known.market.base is not None
     value = asked.quantity * price
-    low, high = daily_price_limits(known.market.base)
-    assert low <= price <= high
-    assert is_on_tick(market_for_symbol(asked.symbol), price)
+    limits = known.instrument.daily_limits(known.market.base)
+    assert limits is not None
+    assert limits[0] <= price <= limits[1]
+    assert known.instrument.ticks.has(price)
     assert 0 < value <= LIMITS.max_order_value
     assert exposure.orders_today < LIMITS.orders_per_day
     if asked.side is Side.SELL:
@@ -277,3 +293,90 @@ def test_dust_does_not_count_as_an_open_symbol() -> None:
         "G_OPEN_SYMBOLS"
     }
     assert codes(entry, facts("exposure", **full, symbol_value=Decimal(5_000))) == set()
+
+
+def test_what_is_held_can_be_sold_whatever_its_instrument_says() -> None:
+    held = replace(FACTS.exposure, position=Decimal("2.5"))
+    known = facts(exposure=held, instrument=unknown_instrument("005930"))
+    leaving = proposal(
+        side=Side.SELL,
+        type=OrderType.MARKET,
+        price=None,
+        quantity=Decimal("2.5"),  # an odd lot, all of it
+        intent_type=IntentType.EXIT_MAE,
+    )
+    assert codes(leaving, known) == set()
+    assert codes(replace(leaving, quantity=Decimal("1.5")), known) == {"G_QUANTITY"}
+
+
+def test_a_refresh_that_changes_a_lot_is_seen_by_the_next_order() -> None:
+    instruments = Instruments([krx_instrument("005930")])
+
+    def check() -> set[str]:
+        return codes(PROPOSAL, replace(FACTS, instrument=instruments["005930"]))
+
+    assert check() == set()
+    instruments.replace([krx_instrument("005930", lot=Decimal(10))])
+    assert check() == {"G_QUANTITY"}
+    instruments.replace([krx_instrument("005930", halted=True)])
+    assert check() == {"G_INSTRUMENT"}
+
+
+def test_an_etf_trades_every_five_won_and_beyond_the_limits_of_a_stock() -> None:
+    etf = krx_instrument("069500", InstrumentClass.ETF)
+    wide = PreTradeGate(replace(LIMITS, price_band=Decimal(1)))
+    order = proposal(price=Decimal(75_105))
+    assert codes(order, FACTS) == {"G_TICK"}
+    assert codes(order, facts(instrument=etf)) == set()
+    high = proposal(price=Decimal(100_000))  # 35 % above the base
+    assert codes(high, FACTS, wide) == {"G_DAY_LIMIT"}
+    assert codes(high, facts(instrument=etf), wide) == set()
+
+
+OWN = StrategyLimits(
+    capital=Decimal(1_000_000),
+    max_order_value=Decimal(300_000),
+    max_symbol_exposure=Decimal("0.5"),
+    max_open_symbols=2,
+    orders_per_day=10,
+)
+ASKED = PROPOSAL.quantity * Decimal(75_100)  # 225,300 won
+
+
+def of_strategy(**used: Any) -> RiskSnapshot:
+    return replace(FACTS, exposure=replace(FACTS.exposure, **used))
+
+
+OF_STRATEGY: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"strategy_value": Decimal(1_000_000) - ASKED}, set()),
+    ({"strategy_value": Decimal(1_000_001) - ASKED}, {"G_CAPITAL"}),
+    ({"strategy_symbol_value": Decimal(500_000) - ASKED}, set()),
+    ({"strategy_symbol_value": Decimal(500_001) - ASKED}, {"G_STRATEGY_LIMIT"}),
+    ({"strategy_symbols": 2}, {"G_STRATEGY_LIMIT"}),
+    ({"strategy_symbols": 2, "strategy_symbol_value": Decimal(1)}, set()),
+    ({"strategy_orders_today": 10}, {"G_STRATEGY_LIMIT"}),
+]
+
+
+@pytest.mark.parametrize(("used", "code"), OF_STRATEGY)
+def test_a_strategy_has_capital_and_limits_of_its_own(used: dict[str, Any], code: set[str]) -> None:
+    gate = PreTradeGate(replace(LIMITS, strategies={"scalp": OWN}))
+    assert codes(PROPOSAL, of_strategy(**used), gate) == code
+    other = replace(PROPOSAL, strategy_key="other")
+    assert codes(other, of_strategy(**used), gate) == set()
+
+
+def test_the_largest_order_of_a_strategy_is_its_own() -> None:
+    gate = PreTradeGate(replace(LIMITS, strategies={"scalp": OWN}))
+    assert codes(replace(PROPOSAL, quantity=Decimal(4)), FACTS, gate) == {"G_STRATEGY_LIMIT"}
+
+
+def test_no_capital_stops_an_exit() -> None:
+    gate = PreTradeGate(replace(LIMITS, strategies={"scalp": StrategyLimits(capital=Decimal(1))}))
+    held = of_strategy(position=Decimal(9), strategy_value=Decimal(10**9))
+    leaving = replace(
+        PROPOSAL, side=Side.SELL, intent_type=IntentType.EXIT_SIGNAL, price=Decimal(75_000)
+    )
+    assert codes(leaving, held, gate) == set()
+    assert codes(replace(leaving, intent_type=IntentType.ENTRY), held, gate) == set()

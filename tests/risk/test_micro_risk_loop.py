@@ -10,15 +10,20 @@ import pytest
 
 from qts.domain import ManualClock
 from qts.events import payloads as p
-from qts.risk import EmergencyOrder, MicroRiskLoop, PositionShadow, StopsConfig
+from qts.risk import (
+    EmergencyOrder,
+    HoldTimeLimits,
+    MicroRiskLoop,
+    PositionShadow,
+    StopsConfig,
+    ageless,
+)
 
 
 class Desk:
     """What the loop published and what it raised."""
 
-    def __init__(
-        self, price_age_s: Callable[[str], float | None] | None = None, **config: Any
-    ) -> None:
+    def __init__(self, price_age_s: Callable[[str], float | None] = ageless, **config: Any) -> None:
         self.events: list[tuple[str, Any]] = []
         self.codes: list[str] = []
         self.clock = ManualClock()
@@ -27,7 +32,7 @@ class Desk:
             lambda name, payload: self.events.append((name, payload)),
             lambda code, _: self.codes.append(code),
             self.clock,
-            price_age_s=price_age_s,
+            price_age_s,
         )
 
     def hold(self, *held: tuple[str, float, float], equity: float = 1e9) -> None:
@@ -62,6 +67,23 @@ def test_trailing_stop_is_told_as_such() -> None:
     assert name == "TRAILING_STOP_HIT"
     assert isinstance(payload, p.TrailingStopHit)
     assert (payload.qty, payload.price, payload.stop_price) == (10, 10_149, 10_149)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "loss", "best", "trail"),
+    [(10, 9_800, 10_200, 10_149), (-10, 10_200, 9_800, 9_849)],
+)
+def test_the_stop_price_is_where_all_of_a_position_is_sold(
+    quantity: float, loss: float, best: float, trail: float
+) -> None:
+    desk = Desk()
+    desk.hold(("A", quantity, 10_000))
+    assert desk.loop.stop_price("A") == pytest.approx(loss)
+    desk.tick("A", best)  # arms the trailing stop
+    assert desk.loop.stop_price("A") == pytest.approx(trail)
+    assert desk.loop.stop_price("B") is None
+    desk.loop.park("A", "too small")
+    assert desk.loop.stop_price("A") is None
 
 
 def test_position_that_is_gone_is_not_watched() -> None:
@@ -179,7 +201,7 @@ def test_losses_of_the_whole_account_end_everything() -> None:
     desk.loop.check()
     desk.loop.check()
     assert sorted(order.symbol for order in desk.exits) == ["A", "B"]
-    assert desk.codes == ["FS104"]
+    assert desk.codes == ["FS104", "AN020"]
 
 
 def test_failed_round_is_told_and_the_loop_lives() -> None:
@@ -204,3 +226,90 @@ def test_failed_round_is_told_and_the_loop_lives() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"mae_half .0\.03. must not be above"):
         StopsConfig(mae_half=0.03)
+
+
+async def test_a_position_near_its_loss_limit_is_noticed_once() -> None:
+    desk = Desk()
+    desk.hold(("A", 10, 10_000), ("B", -10, 10_000))
+    for price in (9_850, 9_845, 9_830, 9_900, 9_830):  # 1.6 % of 10,000 is 160
+        desk.tick("A", price)
+        desk.loop.check()
+    assert desk.codes == ["GR071"]
+    desk.tick("B", 10_165)
+    desk.loop.check()
+    assert desk.codes == ["GR071", "GR071"]
+    desk.hold(("B", -10, 10_000))
+    await desk.clock.advance(0.5)
+    desk.hold(("A", 10, 9_000), ("B", -10, 10_000))  # another position
+    desk.tick("A", 8_850)
+    desk.loop.check()
+    assert desk.codes == ["GR071"] * 3
+
+
+async def test_a_position_near_its_time_limit_is_noticed_once() -> None:
+    desk = Desk(sync_late_s=1e9, holding=HoldTimeLimits(scalp_s=100))
+    desk.hold(("A", 10, 10_000))
+    await desk.clock.advance(79)
+    desk.loop.check()
+    assert desk.codes == []
+    for _ in range(3):
+        await desk.clock.advance(1)
+        desk.loop.check()
+    assert desk.codes == ["GR072"]
+
+
+async def test_a_trailing_stop_that_moves_all_the_time_is_noticed_once_a_minute() -> None:
+    desk = Desk(sync_late_s=1e9)
+    desk.hold(("A", 10, 10_000))
+    for step in range(150):
+        desk.tick("A", 10_200 + step)
+        await desk.clock.advance(0.5)
+        desk.loop.check()
+    assert desk.codes == ["GR070"]
+    desk = Desk(sync_late_s=1e9)
+    desk.hold(("A", 10, 10_000))
+    for step in range(80):
+        desk.tick("A", 10_200 + step)
+        await desk.clock.advance(1.1)
+        desk.loop.check()
+    assert desk.codes == []
+
+
+def test_a_price_that_jumps_is_warned_of_once_a_minute() -> None:
+    desk = Desk(mae_half=0.5, mae_full=0.6, trail_arm=0.9)
+    desk.hold(("A", 10, 10_000))
+    for price in (10_400, 10_400, 11_000, 11_000, 12_000, 12_000):
+        desk.tick("A", price)
+        desk.loop.check()
+    assert desk.codes == ["AN001"]
+
+
+def test_open_profit_that_jumps_is_warned_of_and_a_fill_is_no_jump() -> None:
+    desk = Desk(mae_half=0.5, mae_full=0.6, mae_account=0.9)
+    desk.hold(("A", 100, 10_000), ("B", 100, 10_000), equity=2_000_000)
+    desk.loop.check()
+    desk.tick("A", 9_700)
+    desk.loop.check()
+    assert desk.codes == []  # 1.5 % of the equity
+    desk.tick("A", 9_500)
+    desk.tick("B", 9_700)
+    desk.loop.check()
+    assert desk.codes == ["AN020"]
+    desk.hold(("A", 100, 10_000), equity=2_000_000)
+    desk.loop.check()
+    assert desk.codes == ["AN020"]
+
+
+def test_after_a_kill_the_sale_of_everything_is_reported_once() -> None:
+    desk = Desk(mae_half=0.5, mae_full=0.6)
+    desk.hold(("A", 10, 10_000), ("B", 1, 10), equity=100_000)
+    desk.tick("A", 9_500)
+    desk.loop.check()
+    assert desk.codes == ["FS104"]
+    desk.loop.park("B", "too small")
+    desk.loop.check()
+    assert desk.codes == ["FS104", "GR075"]
+    for _ in range(2):
+        desk.hold(("B", 1, 10))
+        desk.loop.check()
+    assert desk.codes == ["FS104", "GR075", "FS092"]

@@ -10,7 +10,7 @@ import pytest
 from qts.domain import EventRefusedError, SystemClock
 from qts.events import Catalogue, Event, EventEngine, Priority
 from qts.events import payloads as p
-from qts.risk import EMERGENCY_ORDER, MicroRiskLoop, PositionShadow, StopsConfig
+from qts.risk import EMERGENCY_ORDER, MicroRiskLoop, PositionShadow, StopsConfig, ageless
 
 
 class Desk:
@@ -24,6 +24,7 @@ class Desk:
             lambda name, payload: self.engine.emit(name, payload),
             lambda code, _: self.codes.append(code),
             SystemClock(),
+            ageless,
         )
         self.engine.attach_watcher("PRICE_TICK", self.micro.stops, "price")
         self.exits: list[Event] = []

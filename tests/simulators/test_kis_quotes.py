@@ -158,3 +158,33 @@ async def test_holidays_are_listed(kis: Kis) -> None:
         "20261224": "Y", "20261225": "N", "20261226": "N", "20261227": "N", "20261228": "Y",
     }  # fmt: skip
     assert rows[0]["wday_dvsn_cd"] == "05"
+
+
+async def test_an_index_has_the_documented_fields_and_can_crash(
+    kis: Kis, clock: ManualClock
+) -> None:
+    async def index(code: str) -> dict[str, str]:
+        reply = await kis.get(
+            "quotations/inquire-index-price",
+            "FHPUP02100000",
+            FID_COND_MRKT_DIV_CODE="U",
+            FID_INPUT_ISCD=code,
+        )
+        output: dict[str, str] = reply.body["output"]
+        return output
+
+    assert all(isinstance(value, str) for value in (await index("0001")).values())
+    before = float((await index("0001"))["bstp_nmix_prpr"])
+    await kis.control("POST", "market", what="index", symbol="0001", percent=-8, over_s=2)
+    await clock.advance(3)
+    crashed = await index("0001")
+    assert float(crashed["bstp_nmix_prpr"]) < before * 0.93
+    assert crashed["prdy_vrss_sign"] == "5"
+    assert float(crashed["bstp_nmix_prdy_ctrt"]) < -7
+    assert (await index("9999"))["bstp_nmix_prpr"] == "0.00"
+
+
+async def test_a_paper_key_has_no_index(start_kis: StartKis) -> None:
+    kis = await start_kis(paper=True)
+    reply = await kis.get("quotations/inquire-index-price", "FHPUP02100000", FID_INPUT_ISCD="0001")
+    assert reply.code == "EGW02006"

@@ -159,14 +159,13 @@ async def test_the_width_can_change_overnight(
     assert {len(row) for row in rows} == {49}
 
 
-async def test_books_have_59_fields_and_the_appended_one(
-    kis: Kis, connect: Connect, clock: ManualClock
-) -> None:
+async def test_books_have_63_fields(kis: Kis, connect: Connect, clock: ManualClock) -> None:
     socket = await connect(kis)
     await socket.request("H0STASP0", "005930")
     await clock.advance(1)
-    _, ((*fields, market_class),) = await socket.frame("H0STASP0")
-    assert (len(fields), market_class) == (59, "2")
+    _, (fields,) = await socket.frame("H0STASP0")
+    assert (len(fields), fields[62]) == (63, "2")
+    assert float(fields[59]) == (int(fields[3]) + int(fields[13])) / 2  # the mid price
     asks, bids = [int(f) for f in fields[3:13]], [int(f) for f in fields[13:23]]
     assert bids == sorted(bids, reverse=True)
     assert asks == sorted(asks)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from qts.domain import IntentType, Side
 from qts.strategies import MovingAverageSwing, RsiScalper, StepStrategy, SurgeBreakout
@@ -24,7 +25,7 @@ def decisions(strategy: StepStrategy[Any], prices: list[float], volume: float = 
     position, found = 0, []
     for number, price in enumerate(prices):
         held = {"005930": (position, 10_000)} if position else {}
-        now = tick(price=price, at=number + 1.0)._replace(volume=volume)
+        now = replace(tick(price=price, at=number + 1.0), volume=volume)
         for signal in strategy.on_tick(now, view(tick(price=price), held=held)):
             found.append(f"{signal.side} {number}")
             position = 10 if signal.side is Side.BUY else 0
@@ -57,7 +58,7 @@ def test_breakout_needs_volume_and_gives_back_little() -> None:
     loud = SurgeBreakout.from_params(params)
     assert decisions(loud, quiet) == []
     rising = [104.0, 106.0, 105.0, 103.0]
-    (entry,) = loud.on_tick(tick(price=rising[0], at=9.0)._replace(volume=500.0), view(tick()))
+    (entry,) = loud.on_tick(replace(tick(price=rising[0], at=9.0), volume=500.0), view(tick()))
     assert entry.side is Side.BUY
     long = view(tick(), held={"005930": (10, 104)})
     assert not loud.on_tick(tick(price=106.0, at=10.0), long)

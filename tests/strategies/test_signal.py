@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from qts.domain import IntentType, OrderType, Side, TimeInForce
-from qts.strategies import Signal
+from qts.domain import IntentType, OrderSnapshot, OrderType, Side, TimeInForce
+from qts.strategies import Cancel, Replace, Signal
 from tests.pipeline.portfolios import NOW, signal
 
 NUMBERS = (
@@ -102,7 +104,6 @@ def test_clear_value_is_converted(field: str, given: Any, stored: object) -> Non
         ("symbol", 5930, TypeError),
         ("reason", None, TypeError),
         ("time_in_force", "FOK", ValueError),
-        ("time_in_force", "GTC", ValueError),  # of a stock, whose orders end with the day
         ("time_in_force", 0, ValueError),
         ("time_in_force", -5.0, ValueError),
         ("time_in_force", float("nan"), ValueError),
@@ -146,6 +147,7 @@ def test_stored_form_is_that_of_the_exact_types() -> None:
     loose = signal(quantity=3, price=0.1, type="limit", side="buy", at=NOW)
     assert msgspec.json.encode(loose) == msgspec.json.encode(exact)
     assert msgspec.json.decode(msgspec.json.encode(exact)) == {
+        "instruction": "signal",
         "symbol": "005930",
         "side": "BUY",
         "at": NOW.timestamp(),
@@ -156,6 +158,12 @@ def test_stored_form_is_that_of_the_exact_types() -> None:
         "intent_type": "ENTRY",
         "reason": "",
         "time_in_force": "DAY",
+        "value": None,
+        "share": None,
+        "risk": None,
+        "stop": None,
+        "target": None,
+        "trail": None,
     }
 
 
@@ -171,3 +179,72 @@ def test_time_in_force_round_trips(given: TimeInForce | float) -> None:
     assert msgspec.json.decode(stored, type=Signal).time_in_force == given
     before = msgspec.json.encode({"symbol": "A", "side": "BUY", "at": 1.0})  # of an old journal
     assert msgspec.json.decode(before, type=Signal).time_in_force is TimeInForce.DAY
+
+
+KNOWN: dict[str, Any] = {"symbol": "005930", "side": "BUY", "at": 1.0}
+ORDER = OrderSnapshot(
+    intent_id="i",
+    symbol="005930",
+    side=Side.BUY,
+    state="ACKED",
+    filled=Decimal(1),
+    remaining=Decimal(2),
+    price=Decimal(70_000),
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (
+            lambda: Signal(**{**KNOWN, "value": -1}),
+            "Signal.value: expected a number, zero or more, got -1",
+        ),
+        (
+            lambda: Signal(**{**KNOWN, "share": 5}),
+            "Signal.share: expected a part of the equity, from 0 to 1, got 5",
+        ),
+        (
+            lambda: Signal(**{**KNOWN, "quantity": 1, "share": 0.1}),
+            "Signal.share: expected one size (quantity, value, share, risk), got"
+            " 'quantity and share'",
+        ),
+        (
+            lambda: Signal(**{**KNOWN, "risk": 0.01}),
+            "Signal.risk: expected a stop beside it: the risk is what is lost there, got None",
+        ),
+        (
+            lambda: Signal(**{**KNOWN, "trail": 1}),
+            "Signal.trail: expected a part of the price, above 0 and below 1, got Decimal('1')",
+        ),
+        (lambda: Signal(**{**KNOWN, "stop": 0}), "Signal.stop: expected a positive number, got 0"),
+        (
+            lambda: Replace(ORDER),
+            "Replace.price: expected a price, a quantity or both, got None",
+        ),
+        (
+            lambda: Replace(ORDER, price=Decimal(0)),
+            "Replace.price: expected a positive number, got Decimal('0')",
+        ),
+        (
+            lambda: Replace(replace(ORDER, price=None), price=Decimal(1)),
+            "Replace.price: expected none: the order is a market order, got Decimal('1')",
+        ),
+        (
+            lambda: Cancel("i"),  # type: ignore[arg-type]
+            "Cancel.order: expected an order of view.orders, got 'i'",
+        ),
+    ],
+)
+def test_sizes_and_changes_name_their_field(make: Callable[[], object], error: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as found:
+        make()
+    assert str(found.value) == error
+
+
+def test_numbers_and_texts_are_the_same() -> None:
+    assert Signal(**{**KNOWN, "value": "300000"}) == Signal(**{**KNOWN, "value": 300_000})
+    assert Signal(**{**KNOWN, "share": 0.05}).share == Decimal("0.05")
+    texts: dict[str, Any] = {"price": "69900"}
+    assert Replace(ORDER, **texts).price == Decimal(69_900)
+    assert ORDER.quantity == 3

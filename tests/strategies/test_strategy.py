@@ -13,7 +13,7 @@ import pytest
 from qts.domain import RefusedError, SystemClock, Tick
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
-from qts.pipeline import RunnerHooks, StrategyRunner
+from qts.pipeline import RunnerHooks, StrategyRunner, tick_inbox
 from qts.pipeline import runner as runner_module
 from qts.strategies import Signal, Strategy, View
 from tests.pipeline.portfolios import signal, tick, view
@@ -252,6 +252,8 @@ async def test_strategy_that_never_returns_occupies_one_worker() -> None:
         other.tick(tick(price=10_001))
         async with asyncio.timeout(10):
             await delivered.wait()
+        slow.resume.release()
+        await asyncio.to_thread(slow.inside.acquire)  # with the second tick
     finally:
         slow.resume.release(2)
         await asyncio.to_thread(engine.stop)
@@ -261,7 +263,7 @@ async def test_strategy_that_never_returns_occupies_one_worker() -> None:
 async def test_strategy_that_lags_behind_loses_its_oldest_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner_module, "INBOX_CAPACITY", 3)
+    monkeypatch.setattr(tick_inbox, "INBOX_CAPACITY", 3)
     strategy = Counting(Params())
     harness = RunnerHarness(strategy)
     for price in range(1, 6):

@@ -8,33 +8,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from qts import telemetry
 from qts.domain import Secret
 from qts.telemetry import TelemetryConfig, context, current_context, new_trace_id, span, traces
+from tests.telemetry.collector import Spans, collecting, recording
 from tests.telemetry.log_lines import Lines
 
 CANARY = "c4n4ry-Zx9Q8w7E"
 
 
-class Spans(InMemorySpanExporter):
-    def by_name(self) -> dict[str, ReadableSpan]:
-        return {span.name: span for span in self.get_finished_spans()}
-
-
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    exporter = Spans()
-    traces.start(SimpleSpanProcessor(exporter))
-    yield exporter
-    traces.shutdown()
+    with recording() as recorded:
+        yield recorded
 
 
 def trace_of(span: ReadableSpan) -> str:
@@ -78,6 +68,46 @@ def test_another_event_inside_a_span_has_its_own_trace(spans: Spans) -> None:
     event = spans.by_name()["event"]
     assert trace_of(event) == other
     assert event.parent is None
+
+
+def test_span_follows_a_remembered_one_from_another_thread(spans: Spans) -> None:
+    with span("commit") as commit:
+        commit.remember("order 1")
+
+    def work() -> None:
+        with context(traceId=new_trace_id()), span("request", follows="order 1"):
+            assert current_context()["traceId"] == telemetry.trace_id_of("order 1")
+        with span("other", follows="order 2"):
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    named = spans.by_name()
+    assert spans.chain(named["request"]) == ["commit", "request"]
+    assert trace_of(named["request"]) == trace_of(named["commit"])
+    assert spans.chain(named["other"]) == ["other"]
+    assert telemetry.trace_id_of("order 2") == ""
+
+
+def test_followed_span_prevails_over_the_current_one(spans: Spans) -> None:
+    with span("request") as request:
+        request.remember("order 1")
+    with span("tick"), span("fill", follows="order 1", began_ns=1_000):
+        pass
+    fill = spans.by_name()["fill"]
+    assert spans.chain(fill) == ["request", "fill"]
+    assert fill.start_time == 1_000
+
+
+def test_oldest_remembered_spans_are_dropped(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "MAX_REMEMBERED", 2)
+    with span("commit") as commit:
+        for key in ("a", "b", "a", "c"):
+            commit.remember(key)
+    assert [key for key in "abc" if telemetry.trace_id_of(key)] == ["a", "c"]
+    traces.shutdown()
+    assert telemetry.trace_id_of("a") == "", "nothing outlives the recording"
 
 
 def test_spans_of_a_non_hex_trace_id_share_a_trace(spans: Spans) -> None:
@@ -139,42 +169,15 @@ def test_span_that_does_nothing_costs_less_than_a_microsecond() -> None:
     )
 
 
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """Run an OTLP/HTTP collector; yield its address and the requests it receives."""
-    received: list[ExportTraceServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/traces":
-                received.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", received
-        server.shutdown()
-        thread.join(10)
-
-
 @pytest.mark.parametrize("path", ["", "/", "/v1/traces"])
-def test_spans_reach_a_collector_and_shutdown_flushes_them(
-    collector: tuple[str, list[ExportTraceServiceRequest]], path: str
-) -> None:
-    address, received = collector
-    telemetry.configure(TelemetryConfig(otlp_endpoint=address + path), Lines())
-    trace_id = new_trace_id()
-    with context(traceId=trace_id), span("decide"):
-        pass
-    telemetry.shutdown()
-    (request,) = received
-    (sent,) = request.resource_spans[0].scope_spans[0].spans
+def test_spans_reach_a_collector_and_shutdown_flushes_them(path: str) -> None:
+    with collecting() as collector:
+        telemetry.configure(TelemetryConfig(otlp_endpoint=collector.address + path), Lines())
+        trace_id = new_trace_id()
+        with context(traceId=trace_id), span("decide"):
+            pass
+        telemetry.shutdown()
+    (sent,) = collector.spans
     assert (sent.name, sent.trace_id.hex()) == ("decide", trace_id)
     assert span("x") is span("y"), "off again"
 
@@ -193,6 +196,7 @@ def test_collector_that_is_not_there_delays_the_end_only_briefly() -> None:
 
 WITHOUT_OTEL = """
 import sys
+import threading
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):

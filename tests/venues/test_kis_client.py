@@ -20,7 +20,7 @@ from qts.domain import (
     UnreachableError,
 )
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.simulators.faults import Fault
+from qts.simulators.control import Fault
 from qts.venues import (
     KisConfig,
     KisQuotes,
@@ -66,12 +66,11 @@ async def test_the_book_is_sorted_and_uncrossed(tmp_path: Path) -> None:
         assert bids[0] < asks[0]
 
 
-async def test_trading_days_and_the_volume_ranking_are_read(tmp_path: Path) -> None:
+async def test_trading_days_are_read(tmp_path: Path) -> None:
     async with KisSimulator(SMALL) as simulator, client_of(simulator, tmp_path) as client:
         days = await KisQuotes(client).trading_days(date(2026, 11, 14))
         assert days[date(2026, 11, 14)] is False
         assert days[date(2026, 11, 16)] is True
-        assert await KisQuotes(client).volume_ranking()
 
 
 async def test_a_paper_key_quotes_one_by_one_and_lacks_trading_days(tmp_path: Path) -> None:

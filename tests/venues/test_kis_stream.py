@@ -12,13 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.domain import Clock, RefusedError, Secret, SystemClock
+from qts.domain import Clock, OrderBook, RefusedError, Secret, SystemClock
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.simulators.faults import Fault
+from qts.simulators.control import Fault
 from qts.telemetry import metric_samples
 from qts.venues import FillNotice, KisClient, KisStream, Quote, RequestPriority
 from qts.venues.kis import KisEndpoint
-from qts.venues.kis.frames import ControlMessage, Frame, MalformedFrameError, parse, trade_quote
+from qts.venues.kis.frames import (
+    ControlMessage,
+    Frame,
+    MalformedFrameError,
+    order_book,
+    parse,
+    trade_quote,
+)
 from tests.venues.kis import KEY, SleepRecorder, client_of
 
 SAMPLE = (
@@ -315,3 +322,43 @@ def test_no_text_breaks_the_parser_otherwise(text: str) -> None:
     with suppress(MalformedFrameError):
         found = parse(text, {})
     assert found is None or isinstance(found, ControlMessage | Frame)
+
+
+async def test_books_arrive_and_make_room_for_trades(tmp_path: Path) -> None:
+    books: asyncio.Queue[OrderBook] = asyncio.Queue()
+    async with KisSimulator(BUSY) as simulator, client_of(simulator, tmp_path) as client:
+        codes = simulator.market.universe.codes
+        stream = KisStream(client, SystemClock(), lambda _: None, on_book=books.put_nowait)
+        for symbol in codes[:38]:
+            stream.subscribe(symbol)
+        stream.set_books(codes[:10])
+        assert list(stream.books) == list(codes[:2])
+        task = asyncio.create_task(stream.run())
+        async with asyncio.timeout(60):
+            seen = {(await books.get()).symbol for _ in range(4)}
+            assert seen <= set(codes[:2])
+            stream.subscribe(codes[38])
+            assert list(stream.books) == list(codes[:1])
+            stream.subscribe(codes[39])
+            assert not stream.books
+            recorder = Recorder()
+            await recorder.until(
+                lambda: simulator.stats()["stream"]["registrations"] == {KEY.app_key: 40}
+            )
+        assert not stream.rejections
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def test_a_book_is_read_by_its_places_whatever_is_appended() -> None:
+    asks, bids = [str(100 + n) for n in range(10)], [str(99 - n) for n in range(9)] + ["0"]
+    record = ["005930", "093000", "0", *asks, *bids, *["7"] * 10, *["5"] * 10, *["0"] * 16]
+    assert len(record) == 59
+    for wide in (record, [*record, "99.5", "0", "0", "2"]):
+        book = order_book(wide, 12.0)
+        assert book is not None
+        assert (book.symbol, book.at, len(book.asks), len(book.bids)) == ("005930", 12.0, 10, 9)
+        assert (book.asks[0], book.bids[0]) == ((100.0, 7.0), (99.0, 5.0))
+    assert order_book([*record[:2], "B", *record[3:]], 12.0) is None  # the opening auction
+    with pytest.raises(MalformedFrameError):
+        order_book([*record[:3], "x", *record[4:]], 12.0)

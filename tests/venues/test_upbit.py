@@ -14,7 +14,7 @@ from aiohttp import web
 
 from qts.domain import OutcomeUnknownError, RefusedError, Secret, SystemClock, UnreachableError
 from qts.simulators import MarketConfig, UpbitKey, UpbitSimulator, UpbitSimulatorConfig
-from qts.simulators.faults import Fault
+from qts.simulators.control import Fault
 from qts.venues import (
     Quote,
     RateLimitedError,

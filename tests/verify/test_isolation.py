@@ -88,7 +88,7 @@ def test_the_load_is_what_it_says(isolation: Literal["thread", "process"]) -> No
     assert report.p2_busy > 0.9
     assert report.lanes["P3"].published > 10_000
     if isolation == "thread":
-        assert report.lanes["P3"].max_ms > 1000  # its handler slept beside them
+        assert report.lanes["P3"].max_ms > 500  # its handler slept beside them
 
 
 def test_the_verdict_is_fail_exactly_when_something_is_broken() -> None:

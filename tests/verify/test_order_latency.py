@@ -24,8 +24,13 @@ def test_latency_of_sent_orders_is_reported() -> None:
     assert done.returncode in (0, 1), done.stderr
     report = json.loads(done.stdout)
     assert report["verdict"] == ("PASS" if done.returncode == 0 else "FAIL")
-    assert report["entry_ms"]["count"] == report["exit_ms"]["count"] > 0
-    assert report["lane_us"]["count"] >= report["exit_ms"]["count"]  # a refused exit is retried
+    entries, exits = report["tick_to_order_ms"], report["stop_to_order_ms"]
+    assert entries["count"] == exits["count"] > 0
+    # A refused exit is retried.
+    assert report["stop_in_lane_us"]["count"] >= exits["count"]
     assert all(count > 0 for count in report["refused"].values())
-    for stats in (report["entry_ms"], report["exit_ms"], report["lane_us"]):
+    for stats in (entries, exits, report["stop_in_lane_us"]):
         assert 0 < stats["p50"] <= stats["p99"] <= stats["max"]
+    assert 0 < report["commit_ms"]["p50"] <= report["commit_ms"]["p99"]
+    is_missed = exits["p99"] > 9 * report["commit_ms"]["p50"]
+    assert is_missed == any("stop to order p99" in text for text in report["missed"])

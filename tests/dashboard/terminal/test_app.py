@@ -24,7 +24,7 @@ from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
 from tests.accounts import PAPER
 from tests.cli.test_run import Qts
-from tests.dashboard.statuses import live, publish
+from tests.dashboard.statuses import live, publish, snapshot
 from tests.dashboard.terminal.test_tables import an_order
 
 SIZE = (80, 24)
@@ -50,8 +50,8 @@ class FixedSource:
         self.killed.append(actor)
 
 
-def a_view(snapshot: TerminalSnapshot | None = None) -> tuple[Top, FixedSource]:
-    source = FixedSource(snapshot or TerminalSnapshot(live(), [an_order()]))
+def a_view(shown: TerminalSnapshot | None = None) -> tuple[Top, FixedSource]:
+    source = FixedSource(shown or snapshot(live(), [an_order()]))
     return Top(source, "kim"), source
 
 
@@ -146,7 +146,7 @@ async def test_the_source_reads_the_published_status(
 ) -> None:
     prefix = f"top-{os.getpid()}:"
     source = LiveStatusSource(store, database, prefix, PAPER)
-    assert (await source.read()).trouble.startswith("no run found")
+    assert (await source.read()).verdict.en == "QTS does not run. Start it with qts run."
     published = await publish(store, prefix)
     assert (await source.read()).live == published
     await source.kill("kim")
@@ -193,11 +193,13 @@ def keys_work_and_kill_stops_a_real_run(tmux: Tmux, tmp_path: Path) -> None:
         run.until("Ready")
         qts = f"QTS_HOME={shlex.quote(str(home))} {shlex.quote(sys.executable)} -m qts"
         tmux.do("new-session", "-d", "-x", "80", "-y", "24", f"{qts} top; echo ended; read line")
-        drawn = ("PAPER on paper", "P0", "P1", "P2", "P3", "Positions", "quit")
+        drawn = ("SIMULATED on paper", "P0", "P1", "P2", "P3", "Positions", "quit")
         tmux.until(lambda text: all(word in text for word in drawn))
         # The last line is drawn with the others, and once more when the first figures come.
         screen = tmux.until(lambda text: any("quit" in line for line in text.splitlines()[23:24]))
-        assert "PAPER on paper" in screen.splitlines()[0]  # after the state, which load may change
+        assert (
+            "SIMULATED on paper" in screen.splitlines()[0]
+        )  # after the state, which load may change
         tmux.do("send-keys", "Tab", "Tab")
         tmux.until(lambda text: "requests" in text and "market" in text)
         tmux.do("send-keys", "k")

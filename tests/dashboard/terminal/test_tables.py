@@ -14,7 +14,7 @@ from qts.dashboard.live_status import SafetyStatus
 from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_normal, lanes, rows_of
 from qts.notify import RecentAlert
 from qts.orders import OrderRow
-from tests.dashboard.statuses import live
+from tests.dashboard.statuses import live, snapshot
 
 
 def an_order(state: str | None = "UNKNOWN") -> OrderRow:
@@ -45,8 +45,9 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
 
 
 def test_the_banner_shows_state_and_account() -> None:
-    first, second = banner(TerminalSnapshot(live()))
+    first, second, third = banner(snapshot(live()))
     assert first == "NORMAL  PAPER on paper:9f86d081"
+    assert third == "QTS trades with 1 strategy."
     assert second == "equity 100,005,000  today +1,234  open +5,000  orders 7  ticks 123,456"
 
 
@@ -55,14 +56,15 @@ def test_the_banner_shows_trouble() -> None:
         state="LOCKDOWN", code="FS070", message="positions differ", trading=False, suspended="x",
         may_trade=False,
     )  # fmt: skip
-    snapshot = TerminalSnapshot(live(safety=stopped))
-    assert (
-        banner(snapshot)[0]
-        == "LOCKDOWN  STOPPED  PAPER on paper:9f86d081  FS070 positions differ  x"
-    )
-    assert not is_normal(snapshot)
-    assert is_normal(TerminalSnapshot(live()))
-    assert banner(TerminalSnapshot(trouble="no run")) == ("QTS  no run", "")
+    shown = snapshot(live(safety=stopped))
+    first, _, third = banner(shown)
+    assert first == "LOCKDOWN  STOPPED  PAPER on paper:9f86d081  FS070 positions differ"
+    assert third.startswith("QTS sends no order, not even a stop's: the kill switch is on")
+    assert "suspended (x)" in third
+    assert not is_normal(shown)
+    assert is_normal(snapshot(live()))
+    assert banner(snapshot(live(simulated=True)))[0] == "NORMAL  SIMULATED on paper:9f86d081"
+    assert banner(TerminalSnapshot(trouble="no run")) == ("QTS  no run", "", "")
 
 
 def test_the_banner_shows_how_far_the_clocks_differ() -> None:
@@ -70,7 +72,7 @@ def test_the_banner_shows_how_far_the_clocks_differ() -> None:
         state="WARNING", code="FS113", message="", trading=True, suspended="", may_trade=True,
         clock_skew_s=-3.72,
     )  # fmt: skip
-    first, _ = banner(TerminalSnapshot(live(safety=safety)))
+    first, *_ = banner(snapshot(live(safety=safety)))
     assert first == "WARNING  PAPER on paper:9f86d081  clock -3.7 s  FS113"
 
 
@@ -82,9 +84,9 @@ def test_every_lane_has_a_row() -> None:
 
 
 def test_rows_are_as_wide_as_their_headings() -> None:
-    snapshot = TerminalSnapshot(live(), [an_order()])
+    shown = snapshot(live(), [an_order()])
     for name, headings in TABLES.items():
-        rows = rows_of(name, snapshot)
+        rows = rows_of(name, shown)
         assert rows, name
         assert {len(row) for row in rows} == {len(headings)}, name
 
@@ -101,7 +103,7 @@ def test_without_a_feed_the_table_says_none() -> None:
 
 
 def test_a_frame_holds_all_tables() -> None:
-    text = frame(TerminalSnapshot(live(), [an_order()]))
+    text = frame(snapshot(live(), [an_order()]))
     assert all(f"\n{name}\n" in text for name in TABLES)
     assert frame(TerminalSnapshot(trouble="no run")) == "QTS  no run"
 
@@ -112,6 +114,6 @@ def test_lines_of_the_banner_fit_eighty_columns(message: str, code: str) -> None
         state="FAIL", code=code, message=message, trading=True, suspended=message, may_trade=True
     )
     notices = [RecentAlert(0.0, "critical", message, code)]
-    snapshot = TerminalSnapshot(live(safety=safety, notices=notices))
-    assert all(len(line) <= 80 for line in banner(snapshot))
-    assert len(rows_of("Alerts", snapshot)) == 1
+    shown = snapshot(live(safety=safety, notices=notices))
+    assert all(len(line) <= 80 for line in banner(shown)[:2])  # the third is wrapped
+    assert len(rows_of("Alerts", shown)) == 1

@@ -1,7 +1,7 @@
 """A trading worker to be killed: reconciles, then executes commands, on a simulated venue.
 
-Its argument is JSON (see WorkerJob). It prints `ready` once it has reconciled, and ends on
-SIGTERM. QTS_DIE_AT names the failpoint at which it kills itself.
+Its argument is JSON (see WorkerJob). It prints `ready` once it has reconciled, submits the
+proposals of its job, and ends on SIGTERM. QTS_DIE_AT names the failpoint at which it kills itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uvloop
 
 from qts.brokers import Broker, BrokersConfig, UpbitBroker
 from qts.database import Database, DatabaseConfig
-from qts.domain import OperationError, Secret, SystemClock
+from qts.domain import AccountKey, OperationError, Secret, SystemClock
 from qts.orders import (
     DatabaseSafetyControls,
     ExecutionContext,
@@ -25,7 +25,9 @@ from qts.orders import (
     OrderManager,
     OrdersConfig,
     Reconciler,
+    SubmitResult,
     TimeInForceEnforcer,
+    load_account_state,
 )
 from qts.outbox import (
     TRADE_COMMAND,
@@ -35,7 +37,9 @@ from qts.outbox import (
     PostgresBus,
     StreamConfig,
 )
-from qts.risk import FailSafe, KillSwitch
+from qts.pipeline.risk_snapshot import account_facts, trading_day_start
+from qts.risk import FailSafe, KillSwitch, OrderProposal
+from qts.risk.proposal import approve
 from qts.venues import UpbitClient, UpbitConfig
 
 
@@ -51,6 +55,7 @@ class WorkerJob(msgspec.Struct):
     stream: StreamConfig
     still_s: float  # idle timeout of its transactions
     orders_per_second: int
+    proposals: list[OrderProposal] = []  # submitted here, and sent directly where that may be
 
 
 async def open_broker(stack: AsyncExitStack, job: WorkerJob) -> Broker:
@@ -89,22 +94,32 @@ async def work(job: WorkerJob) -> None:
         safety = DatabaseSafetyControls(
             FailSafe(database, broker.key), KillSwitch(database, broker.key)
         )
-        ledger = Ledger(database, bus, broker.key)
-        context = ExecutionContext(database, bus, broker, ledger, safety, job.config, SystemClock())
-        reconciler = Reconciler(context)
+        ledger = Ledger(database, bus, broker.key, on_change=None)
+        orders = await stack.enter_async_context(database.reserved(2))
+        context = ExecutionContext(
+            database, bus, broker, ledger, safety, job.config, SystemClock(), orders
+        )
+        reconciler = Reconciler(context, None)
         await _first_look(reconciler, stopped)
         print("ready", flush=True)
         dispatcher = Dispatcher()
-        OrderExecutor(context, reconciler.is_reconciled, reconciler.request).register(dispatcher)
+        executor = OrderExecutor(context, reconciler.is_reconciled, reconciler.request)
+        executor.register(dispatcher)
         account = str(broker.key)
         workers = [bus.consumer(name, dispatcher, account) for name in (TRADE_COMMAND, TRADE_EXIT)]
-        manager = OrderManager(database, bus, broker.key)
+        manager = OrderManager(database, bus, broker.key, None, executor=executor)
         looking = [
             asyncio.create_task(TimeInForceEnforcer(context, manager.cancel).run()),
             asyncio.create_task(reconciler.run()),
             asyncio.create_task(reconciler.follow_reports()),
         ]
         serving = [asyncio.create_task(worker.run()) for worker in workers]
+        first = reconciler.last
+        for proposal in job.proposals:
+            # The stream that opens is a gap: until it is reconciled, no order is sent directly.
+            while reconciler.last is first or not reconciler.is_reconciled():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            await submit(manager, database, broker.key, proposal)
         await asyncio.wait(
             {asyncio.create_task(stopped.wait()), *serving, *looking},
             return_when=asyncio.FIRST_COMPLETED,
@@ -118,6 +133,20 @@ async def work(job: WorkerJob) -> None:
         for task in looking:
             task.cancel()
         await asyncio.wait(looking)
+
+
+async def submit(
+    manager: OrderManager, database: Database, key: AccountKey, proposal: OrderProposal
+) -> SubmitResult:
+    """Submit an order on facts that are read now; again when they change meanwhile."""
+    while True:
+        now = SystemClock().now()
+        day = trading_day_start(now)
+        account = await load_account_state(database, key, day, now)
+        facts = account_facts(proposal.symbol, account, day)
+        submitted = await manager.submit(approve(proposal, now, facts))
+        if not submitted.is_outdated:
+            return submitted
 
 
 async def _first_look(reconciler: Reconciler, stopped: asyncio.Event) -> None:

@@ -22,14 +22,13 @@ import msgspec
 from qts.brokers import open_account
 from qts.database import Database
 from qts.domain import (
+    TICK_TABLES,
     IntentType,
-    Market,
     OperationError,
     OrderType,
     Secret,
     Side,
     SystemClock,
-    tick_size,
 )
 from qts.orders import OrderManager, OrdersConfig, SubmitResult
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, OutboxConfig, PostgresBus, StreamConfig
@@ -39,7 +38,7 @@ from qts.simulators import Fault, MarketConfig, UpbitSimulator, UpbitSimulatorCo
 from tests.accounts import UPBIT
 from tests.faults.orders.program import WorkerJob
 
-PROGRAM = Path(__file__).with_name("program.py")
+ROOT = Path(__file__).parents[3]
 COIN = Decimal(10**8)
 QUICK = OrdersConfig(
     place_timeout_s=1.0,
@@ -63,7 +62,7 @@ class Worker:
     """The trading process; it can be started several times."""
 
     def __init__(self, job: WorkerJob, log: Path) -> None:
-        self._job = job
+        self.job = job
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
@@ -75,20 +74,17 @@ class Worker:
 
     async def start(self, die_at: str = "") -> None:
         """Start the process, to be killed at the failpoint `die_at`."""
-        root = PROGRAM.parents[3]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                str(PROGRAM),
-                msgspec.json.encode(self._job).decode(),
+                "-m",
+                "tests.faults.orders.program",
+                msgspec.json.encode(self.job).decode(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    "QTS_DIE_AT": die_at,
-                    "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}",
-                },
+                cwd=ROOT,
+                env={**os.environ, "QTS_DIE_AT": die_at},
             )
         self.starts += 1
 
@@ -127,7 +123,7 @@ class Rig:
         self.simulator, self.database, self.bus = simulator, database, bus
         self.kill_switch = KillSwitch(database, UPBIT)
         self.clock = SystemClock()
-        self.manager = OrderManager(database, bus, UPBIT)
+        self.manager = OrderManager(database, bus, UPBIT, None)
         self.submitted: list[SubmitResult] = []
         self.symbols = simulator.symbols()
 
@@ -150,14 +146,14 @@ class Rig:
         self.simulator.catch_up()
         index = self.simulator.market.index[symbol]
         ask = Decimal(self.simulator.market.book(index).asks[2].price) / COIN
-        price = ask + tick_size(Market.UPBIT, ask)
+        price = ask + TICK_TABLES["upbit-krw"].size(ask)
         values: dict[str, Any] = {
             "strategy_key": "faults",
             "symbol": symbol,
             "side": Side.BUY,
             "type": OrderType.LIMIT,
             "quantity": (Decimal(20_000) / price).quantize(Decimal("0.00000001")),
-            "price": price - price % tick_size(Market.UPBIT, price),
+            "price": price - price % TICK_TABLES["upbit-krw"].size(price),
             "intent_type": IntentType.ENTRY,
             "signal_id": uuid4(),
             "decided_at": self.now(),
@@ -170,6 +166,12 @@ class Rig:
         return self.clock.now()
 
     # Checks
+
+    async def until_stored(self, count: int) -> None:
+        """Wait until the process has stored this many orders."""
+        async with asyncio.timeout(60):
+            while await self.database.fetchval("SELECT count(*) FROM order_intent") < count:  # noqa: ASYNC110 - another process stores them
+                await asyncio.sleep(0.02)
 
     @property
     def entries(self) -> list[Any]:

@@ -20,10 +20,13 @@ from qts.database import Database
 from qts.domain import OrderType
 from qts.orders import SubmitResult
 from qts.outbox import PostgresBus
-from tests.conformance.venues import NO_SURGES, Venue, inject_fault, kis, upbit
+from tests.conformance.venues import NO_SURGES, SimulatedMarket, inject_fault, kis, upbit
 from tests.orders.kit import STREAMS, OrderKit
 
-OPEN: dict[str, Callable[..., AbstractAsyncContextManager[Venue]]] = {"kis": kis, "upbit": upbit}
+OPEN: dict[str, Callable[..., AbstractAsyncContextManager[SimulatedMarket]]] = {
+    "kis": kis,
+    "upbit": upbit,
+}
 SKEWS = (-90.0, -3.7, 3.7, 90.0)
 FIRST_SEED = int(os.environ.get("QTS_SEED") or 1)
 FAULTS = ("drop_reply", "drop_request", "slow", "unknown", "cut")
@@ -33,7 +36,7 @@ TIMES: dict[str, Any] = {"place_timeout_s": 0.5, "send_within_s": 1.0, "absent_a
 @asynccontextmanager
 async def trading(
     name: str, skew_s: float, database: Database, folder: Path
-) -> AsyncIterator[tuple[OrderKit, Venue]]:
+) -> AsyncIterator[tuple[OrderKit, SimulatedMarket]]:
     market = msgspec.structs.replace(NO_SURGES, skew_s=skew_s)
     async with (
         PostgresBus.open(database, STREAMS) as bus,
@@ -44,7 +47,9 @@ async def trading(
         yield kit, venue
 
 
-async def buy_until_acknowledged(kit: OrderKit, venue: Venue, chance: random.Random) -> None:
+async def buy_until_acknowledged(
+    kit: OrderKit, venue: SimulatedMarket, chance: random.Random
+) -> None:
     """Submit, and again whenever the order is absent, until one is acknowledged."""
     order: dict[str, Any] = {"symbol": venue.symbol, "quantity": venue.quantity}
     if chance.random() < 0.5:
@@ -71,7 +76,9 @@ async def again(kit: OrderKit, order: dict[str, Any]) -> SubmitResult:
     return await kit.submit(**order)
 
 
-async def try_orders(kit: OrderKit, venue: Venue, chance: random.Random, count: int) -> None:
+async def try_orders(
+    kit: OrderKit, venue: SimulatedMarket, chance: random.Random, count: int
+) -> None:
     for number in range(1, count + 1):
         kind = chance.choice(FAULTS)
         inject_fault(venue, kind, seconds=3600)  # slow: on a clock that does not move

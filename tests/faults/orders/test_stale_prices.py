@@ -20,6 +20,7 @@ from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskS
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from tests.accounts import UPBIT
 from tests.faults.orders.rig import COIN, Rig, worker
+from tests.instruments import LISTED
 from tests.outbox.worker_group import seed
 
 OLDEST_MS = 200.0
@@ -98,7 +99,7 @@ class Trader:
 
 @asynccontextmanager
 async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
-    watch, portfolio = SafetyMonitor(made.database, UPBIT, clock), Portfolio(clock)
+    watch, portfolio = SafetyMonitor(made.database, UPBIT, clock), Portfolio(clock, LISTED)
     portfolio.load(COIN, ())
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
@@ -114,6 +115,7 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
             is_reconciled=lambda: True,
             is_open=lambda: True,
             is_clock_synced=lambda: True,
+            base_price=lambda _symbol: 0.0,
         )
         await watch.refresh()
         yield Trader(made, RiskSnapshotReader(sources, clock), sources, clock)

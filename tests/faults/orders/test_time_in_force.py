@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qts.domain import Market, Secret, round_to_tick
+from qts.domain import TICK_TABLES, Secret
 from qts.domain import Side as OrderSide
 from tests.faults.orders.rig import Rig, worker
 from tests.outbox.kit import until
@@ -24,7 +24,7 @@ async def submit_bids(made: Rig) -> float:
     for symbol in made.symbols[:BIDS]:
         price = made.proposal(symbol).price
         assert price is not None
-        low = round_to_tick(Market.UPBIT, price * Decimal("0.7"), OrderSide.BUY)
+        low = TICK_TABLES["upbit-krw"].round(price * Decimal("0.7"), OrderSide.BUY)
         quantity = (Decimal(20_000) / low).quantize(Decimal("0.00000001"))
         await made.submit(symbol=symbol, price=low, quantity=quantity, time_in_force=SECONDS)
     return asyncio.get_running_loop().time() + SECONDS

@@ -1,0 +1,90 @@
+"""`qts run` on paper, stopped from Telegram: the audit names who and why, also after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.runs import Run, running
+from tests.embedded.clients import until
+from tests.notify.bot_api import CHAT, OWNER, TOKEN, BotApi
+
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
+
+SWITCH = "SELECT trading_enabled, changed_by, reason, changed_at FROM kill_switch"
+SWITCH += " WHERE scope = 'account'"
+ACTIONS = "SELECT actor, action, target, detail->>'reason', outcome FROM dashboard_action"
+# The statement of an order that began before the switch may end within a second after it.
+LATER = "SELECT count(*) FROM order_attempt WHERE created_at > $1::timestamptz + interval '1 s'"
+PASSED = "SELECT clock_timestamp() > $1::timestamptz + interval '3 s'"
+
+
+def environ(api: BotApi) -> dict[str, str]:
+    return {
+        "QTS_NOTIFY__TELEGRAM__TOKEN": TOKEN,
+        "QTS_NOTIFY__TELEGRAM__CHAT": str(CHAT),
+        "QTS_NOTIFY__TELEGRAM__URL": api.url,
+        "QTS_NOTIFY__TELEGRAM__COMMAND_USERS": f"{OWNER},43",
+        "QTS_NOTIFY__TELEGRAM__COMMAND_CHATS": str(CHAT),
+    }
+
+
+async def query(run: Run, sql: str, *values: Any) -> list[Any]:
+    return [tuple(row) for row in await asyncio.to_thread(run.query, sql, *values)]
+
+
+async def said(api: BotApi, start: str) -> str:
+    """Wait for an answer that starts so, between the notifications of the run."""
+    await api.until(lambda: any(text.startswith(start) for text in api.texts()))
+    return next(text for text in api.texts() if text.startswith(start))
+
+
+async def stop_by_telegram(api: BotApi, run: Run) -> None:
+    await asyncio.to_thread(run.until, "Ready")
+    filled = lambda: run.query("SELECT count(*) FROM fill")[0][0] > 0  # noqa: E731
+    assert await asyncio.to_thread(until, filled, 90)
+    await api.send("/status", "/positions", "/orders", "/profit")
+    assert "QTS trades with" in await said(api, "SIMULATED paper:")
+    assert "Equity" in await said(api, "20")
+    await api.send("/kill leaving for the day")
+    await said(api, "Stop every order of paper:")
+    assert (await query(run, SWITCH))[0][0] is True
+    await api.press()
+    (edited,) = await api.until_said(1, "editMessageText")
+    assert edited.endswith("Done: account is stopped.")
+    ((enabled, actor, reason, at),) = await query(run, SWITCH)
+    assert (enabled, actor, reason) == (False, f"telegram:{OWNER}", "leaving for the day")
+    assert await asyncio.to_thread(until, lambda: "G_KILL_SWITCH" in run.errors, 90)
+    assert await asyncio.to_thread(until, lambda: run.query(PASSED, at)[0][0])
+    assert await query(run, LATER, at) == [(0,)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path.resolve() / "home"
+
+
+async def test_an_owner_stops_a_run_and_a_replay_after_a_crash_does_nothing(home: Path) -> None:
+    audit = [(f"telegram:{OWNER}", "kill", "account", "leaving for the day", "DONE")]
+    async with BotApi().serving() as api:
+        with running(home, **environ(api)) as run:
+            await stop_by_telegram(api, run)
+            assert await query(run, ACTIONS) == audit
+            assert await asyncio.to_thread(run.end, signal.SIGKILL) == -signal.SIGKILL
+            assert "canary" not in run.errors
+        questions = [text for text in api.texts() if text.startswith("Stop every order")]
+        with running(home, **environ(api)) as run:
+            await api.deliver(*api.history)
+            await asyncio.to_thread(run.until, "Ready")
+            await api.send("/resume")
+            await said(api, "Every strategy is on already")
+            assert await query(run, ACTIONS) == audit
+            assert (await query(run, SWITCH))[0][0] is False
+            await asyncio.to_thread(run.ends_well, signal.SIGINT)
+        again = [text for text in api.texts() if text.startswith("Stop every order")]
+    assert again == questions
+    assert len(questions) == 1
