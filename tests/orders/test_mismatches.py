@@ -167,6 +167,7 @@ async def test_a_mismatch_is_raised_once_the_operator_has_to_decide(
         await kit.work()
         kit.venue.external[SYMBOL] = D(2)
         await clock.advance(kit.context.config.absent_after_s + 1)
+        assert (await kit.reconciler.reconcile_now()).resolved.waiting == 1
         for _ in range(2):
             assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
         assert "FS070" in await raised(kit)

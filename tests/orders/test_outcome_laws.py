@@ -159,12 +159,14 @@ def test_a_placed_order_is_never_absent_nor_claimed_twice(
 
 
 def ignores_other_times(
-    found: OrderMatches, rivals: int, is_over: bool, _traded: Decimal
+    found: OrderMatches, rivals: int, is_over: bool, _traded: Decimal | None
 ) -> Answer:
     return decide_outcome(OrderMatches(found.candidates), rivals, is_over, Decimal(0))
 
 
-def does_not_wait(found: OrderMatches, rivals: int, _is_over: bool, traded: Decimal) -> Answer:
+def does_not_wait(
+    found: OrderMatches, rivals: int, _is_over: bool, traded: Decimal | None
+) -> Answer:
     return decide_outcome(found, rivals, True, traded)
 
 
@@ -208,11 +210,14 @@ def one(*names: str) -> tuple[BrokerOrder, ...]:
         (OrderMatches((), one("b")), 0, True, 0, "ambiguous"),
         (OrderMatches(()), 0, False, 0, "waiting"),
         (OrderMatches(()), 0, True, 1, "ambiguous"),
+        (OrderMatches(()), 0, True, None, "waiting"),
+        (OrderMatches((), one("b")), 0, True, None, "ambiguous"),
         (OrderMatches(()), 0, True, -1, "absent"),
         (OrderMatches(()), 3, True, 0, "absent"),
     ],
 )
 def test_decisions(
-    found: OrderMatches, rivals: int, is_over: bool, traded: int, answer: str
+    found: OrderMatches, rivals: int, is_over: bool, traded: int | None, answer: str
 ) -> None:
-    assert decide_outcome(found, rivals, is_over, Decimal(traded)) == answer
+    moved = None if traded is None else Decimal(traded)
+    assert decide_outcome(found, rivals, is_over, moved) == answer

@@ -16,6 +16,7 @@ from qts.brokers import StreamGap
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Side, SystemClock, UnreachableError
 from qts.orders import check_reconciled, resolve_manually, resume_manually
+from qts.orders.resolve import resolve_unknown
 from tests.accounts import VENUE
 from tests.orders.fake_venue import lost_reply
 from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
@@ -323,12 +324,27 @@ async def test_a_holding_that_grew_keeps_an_attempt_from_being_absent(
 ) -> None:
     attempt_id = await _overdue_unplaced(kit, clock)
     kit.venue.external[SYMBOL] = D(2)
+    assert (await kit.reconciler.reconcile_now()).resolved.waiting == 1
     assert (await kit.reconciler.reconcile_now()).resolved.ambiguous == 1
     row = await kit.attempt(attempt_id)
     assert (row["status"], row["needs_person"]) == ("UNKNOWN", True)
     assert "differs from the position by 2" in row["error_message"]
     kit.venue.external.clear()
     assert (await kit.reconciler.reconcile_now()).resolved.absent == 1
+
+
+async def test_fills_on_their_way_to_the_ledger_do_not_ask_a_person(
+    kit: OrderKit, clock: ManualClock
+) -> None:
+    """The symbol trades on: each look finds a fill that the ledger gets only after it."""
+    order_id = await kit.order(quantity=D(8))
+    attempt_id = await _overdue_unplaced(kit, clock)
+    for _ in range(3):
+        fill = kit.venue.trade(order_id, D(2), PRICE)
+        assert (await resolve_unknown(kit.context)).waiting == 1
+        assert await kit.context.ledger.record_fill(fill)
+    assert not (await kit.attempt(attempt_id))["needs_person"]
+    assert (await resolve_unknown(kit.context)).absent == 1
 
 
 async def test_an_order_with_our_id_is_found_beside_a_rival(

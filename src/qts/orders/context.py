@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -75,6 +75,8 @@ class ExecutionContext:
     config: OrdersConfig
     clock: Clock
     order_database: Database | None = None  # reserved for orders; None: none is sent directly
+    # By attempt: how its holding differed from the position at the last look.
+    differing: dict[UUID, tuple[object, ...]] = field(default_factory=dict)
 
 
 log = telemetry.logger("orders")

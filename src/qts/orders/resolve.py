@@ -3,7 +3,8 @@
 UNKNOWN ──▶ ACKED    one order of the venue is the attempt's, and nothing else can be
    ├──────▶ ABSENT   absent_after_s is over, the lists read since show no order that fits
    │                 and belongs to nobody, and the holding shows no trade of its side
-   └─ waits, and is flagged for the operator once the time is over
+   └─ waits, and is flagged for the operator once the time is over; for its holding alone, if
+      that differs in two looks between which the symbol did not trade
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ async def _resolve(
     is_named = any(each.client_order_id == ours for each in found.candidates)
     rivals = 0 if is_named else await context.database.fetchval(SQL.count_rivals, attempt.id)
     is_over = checked_at - attempt.sent_at >= timedelta(seconds=context.config.absent_after_s)
-    traded = ZERO
+    traded: Decimal | None = ZERO
     answer = decide_outcome(found, rivals, is_over, traded)
     if answer == "absent":  # the account is read for this alone
         traded = await _unexplained(context, attempt)
@@ -178,12 +179,14 @@ async def _resolve(
     return answer
 
 
-def decide_outcome(found: OrderMatches, rivals: int, is_over: bool, traded: Decimal) -> Answer:
+def decide_outcome(
+    found: OrderMatches, rivals: int, is_over: bool, traded: Decimal | None
+) -> Answer:
     """Decide what became of an attempt.
 
     `found` was read at the venue, after the time of the attempt if that `is_over`; `rivals` counts
     other attempts without an outcome that the same orders fit; `traded` is how far the venue's
-    holding is from our position in the direction of the order.
+    holding is from our position in the direction of the order, None while the symbol trades.
     """
     orders = len(found.candidates) + len(found.elsewhen)
     if orders == 1 and found.candidates and not rivals:
@@ -192,21 +195,33 @@ def decide_outcome(found: OrderMatches, rivals: int, is_over: bool, traded: Deci
         return "ambiguous"
     if not is_over:  # a rival may get its reply, the order may show
         return "waiting"
-    return "ambiguous" if orders or traded > 0 else "absent"
+    if orders:
+        return "ambiguous"
+    if traded is None:
+        return "waiting"
+    return "ambiguous" if traded > 0 else "absent"
 
 
-async def _unexplained(context: ExecutionContext, attempt: OrderAttempt) -> Decimal:
-    """Return how far the holding differs from our position, positive in the order's direction."""
+async def _unexplained(context: ExecutionContext, attempt: OrderAttempt) -> Decimal | None:
+    """Return how far the holding differs from our position, positive in the order's direction.
+
+    None: it differs, and did not differ so at the last look, or the symbol has traded since. A fill
+    may be on its way to the ledger.
+    """
     account = await context.broker.account()
     positions = await context.database.fetch(SQL.positions, *attempt.key)
     baseline = await load_baseline(context.database, attempt.key)
+    last = context.differing.pop(attempt.id, None)
     for found in find_mismatches(account, positions, baseline):
-        if found.symbol == attempt.symbol:
-            return (found.venue - found.ours) * attempt.side.sign
+        traded = (found.venue - found.ours) * attempt.side.sign
+        if found.symbol == attempt.symbol and traded > 0:
+            changed = [row["updated_at"] for row in positions if row["symbol"] == found.symbol]
+            look = context.differing[attempt.id] = (found.ours, found.venue, *changed)
+            return traded if look == last else None
     return ZERO
 
 
-def _describe(found: OrderMatches, traded: Decimal) -> str:
+def _describe(found: OrderMatches, traded: Decimal | None) -> str:
     orders = (*found.candidates, *found.elsewhen)
     if not orders:
         return f"the holding differs from the position by {traded:f} in the order's direction"
