@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format sanitize bench wheel docs lock clean check-python
+.PHONY: help run test check soak format sanitize bench wheel docs lock clean check-python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ check: $(INSTALLED) ## Format, lint, types, import layers, tests, sanitizers: ev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@scripts/check-all.sh
+
+soak: $(INSTALLED) ## Run the long tests, which take hours; ARGS="tests/faults" narrows them
+	@$(BIN)/pytest --no-skips -m soak $(ARGS)
 
 format: $(INSTALLED) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .

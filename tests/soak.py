@@ -1,4 +1,4 @@
-"""Tests marked `soak` take minutes: they run only with `-m soak`."""
+"""Tests marked `soak` are long, or repeat what a shorter test shows: they run with `-m soak`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
 FILLS = "SELECT count(*) FROM fill"
 
 
-@pytest.mark.parametrize(("venue", "isolated"), [("kis", ""), ("upbit", "bar_trader")])
+@pytest.mark.parametrize(
+    ("venue", "isolated"),
+    [pytest.param("kis", "", marks=pytest.mark.soak), ("upbit", "bar_trader")],
+)
 def test_a_strategy_trades_on_bars(venue: str, isolated: str, tmp_path: Path) -> None:
     home, journals = tmp_path.resolve() / "home", tmp_path / "journals"
     settings = {

@@ -63,7 +63,7 @@ FILLS = "SELECT count(*) FROM fill"
 CODES = "SELECT code FROM safety_log ORDER BY id"
 
 
-@pytest.mark.parametrize("name", ["kis", "upbit"])
+@pytest.mark.parametrize("name", ["kis", pytest.param("upbit", marks=pytest.mark.soak)])
 async def test_holdings_from_before_are_left_alone(name: str, tmp_path: Path) -> None:
     """Two runs that trade other symbols; a strategy that tries to sell them, and stops."""
     home = tmp_path / "home"

@@ -200,7 +200,12 @@ def test_without_a_run_nothing_is_left_for_a_later_one(run: Run, qts: Line) -> N
         assert len(second.query(ORDERS)) == orders
 
 
-@pytest.mark.parametrize("died_at", ["before_statement", "after_statement", "after_send"])
+LESS_OFTEN = [
+    pytest.param(each, marks=pytest.mark.soak) for each in ("after_statement", "after_send")
+]
+
+
+@pytest.mark.parametrize("died_at", ["before_statement", *LESS_OFTEN])
 def test_a_killed_run_doubles_nothing_and_the_next_tells_the_outcome(
     tmp_path: Path, died_at: str
 ) -> None:

@@ -98,6 +98,7 @@ def test_kill_switch_stops_orders_within_a_second_and_outlives_a_restart(home: P
         assert "G_KILL_SWITCH" in {**by_gate, **by_precheck}
 
 
+@pytest.mark.soak
 def test_killed_at_random_it_comes_back_with_the_venues_books(home: Path) -> None:
     chance = random.Random(20261115)  # noqa: S311 - reproducible on purpose
     wide = {

@@ -82,6 +82,7 @@ def test_both_venues_trade_in_one_run_and_every_decision_replays(home: Path) -> 
     assert {symbol.startswith("KRW-") for symbol in sent} == {True, False}
 
 
+@pytest.mark.soak
 def test_one_account_is_stopped_one_venue_dies_and_a_crash_loses_nothing(home: Path) -> None:
     with running(home, **BOTH) as run:
         run.until("Ready")

@@ -43,7 +43,7 @@ def settings(home: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("broker", ["paper", "memory"])
+@pytest.mark.parametrize("broker", [pytest.param("paper", marks=pytest.mark.soak), "memory"])
 def test_a_run_trades_on_the_venue_of_a_package(site: Path, tmp_path: Path, broker: str) -> None:
     report = tmp_path / "summary.json"
     environ = settings(tmp_path / "home") | STRATEGY | {"QTS_BROKERS__BROKER": broker}
@@ -104,6 +104,7 @@ BUGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("file", "right", "wrong", "suite"), BUGS, ids=[bug[3] for bug in BUGS])
 def test_every_suite_finds_a_planted_bug(
     site: Path, file: str, right: str, wrong: str, suite: str

@@ -32,7 +32,13 @@ pytestmark = pytest.mark.timeout(300)
 SYMBOLS = 3
 WARM_UP = 200
 MARKET = MarketConfig(symbols=SYMBOLS, surges_per_hour=0.0, suspended=0, always_open=True)
-LESS_OFTEN = (("kis", "error"), ("kis", "cut"), ("upbit", "error"), ("upbit", "limit"))
+LESS_OFTEN = (
+    ("kis", "error"),
+    ("kis", "cut"),
+    ("upbit", "cut"),
+    ("upbit", "error"),
+    ("upbit", "limit"),
+)
 CANDLES = {"upbit": "/v1/candles", "kis": "/uapi/domestic-stock/v1/quotations/inquire-time"}
 
 
@@ -111,7 +117,10 @@ def started(calls: Calls) -> bool:
     return len([each for each in calls.signals if each.reason.startswith("start")]) == SYMBOLS
 
 
-@pytest.mark.parametrize(("name", "isolated"), [("kis", ""), ("upbit", "minute_trend")])
+@pytest.mark.parametrize(
+    ("name", "isolated"),
+    [("kis", ""), pytest.param("upbit", "minute_trend", marks=pytest.mark.soak)],
+)
 async def test_a_killed_run_signals_within_a_minute_of_its_restart(
     name: str, isolated: str, tmp_path: Path
 ) -> None:
@@ -141,7 +150,6 @@ async def test_a_killed_run_signals_within_a_minute_of_its_restart(
     ("name", "kind"),
     [
         ("kis", "limit"),
-        ("upbit", "cut"),
         *(pytest.param(*each, marks=pytest.mark.soak) for each in LESS_OFTEN),
     ],
 )

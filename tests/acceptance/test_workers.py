@@ -82,6 +82,7 @@ def logged(run: Run, text: str) -> bool:
     return text in run.errors
 
 
+@pytest.mark.soak
 def test_a_run_that_stops_ends_its_job_and_the_next_run_repeats_it(home: Path) -> None:
     with running(home, **SLOW_MARKET) as run:
         run.until("Ready")

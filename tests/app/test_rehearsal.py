@@ -88,7 +88,10 @@ async def test_a_transcript_is_private_and_has_no_secret(
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("when", ["order", "cancel", "list", "balance", "funds"])
+LESS_OFTEN = [pytest.param(each, marks=pytest.mark.soak) for each in ("list", "balance", "funds")]
+
+
+@pytest.mark.parametrize("when", ["order", "cancel", *LESS_OFTEN])
 async def test_every_fault_of_a_request_stops_it_with_nothing_open(
     account: SimulatedAccount, config: Config, when: str
 ) -> None:
@@ -157,7 +160,7 @@ async def test_a_lost_fill_names_what_was_bought(account: SimulatedAccount, conf
     assert open_orders(account) == 0
 
 
-@pytest.mark.parametrize("step", ["buy", "sell"])
+@pytest.mark.parametrize("step", ["buy", pytest.param("sell", marks=pytest.mark.soak)])
 async def test_a_fault_at_the_purchase_names_what_is_left(
     account: SimulatedAccount, config: Config, step: str
 ) -> None:

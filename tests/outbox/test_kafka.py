@@ -141,6 +141,7 @@ async def test_a_stopped_consumer_commits_its_position(
     assert sorted(map(number_of, second.seen)) == [20, 21]
 
 
+@pytest.mark.soak  # its group waits for a session timeout
 async def test_a_killed_consumers_event_is_handled_by_another(
     database: Database, database_url: Secret, kafka: KafkaBusConfig
 ) -> None:

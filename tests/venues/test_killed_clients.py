@@ -17,7 +17,10 @@ REPOSITORY = Path(__file__).parents[2]
 RUNS = 3
 
 
-@pytest.mark.parametrize("limits", [(18, 40, 1_000), (18, 1_000, 40)])
+# The first waits for the next minute.
+@pytest.mark.parametrize(
+    "limits", [pytest.param((18, 40, 1_000), marks=pytest.mark.soak), (18, 1_000, 40)]
+)
 async def test_killed_clients_of_a_key_together_stay_within_every_limit(
     tmp_path: Path, limits: tuple[int, int, int]
 ) -> None:

@@ -138,6 +138,7 @@ def test_the_panel_shows_a_paused_lane() -> None:
     assert "12" in lines[1]
 
 
+@pytest.mark.soak
 def test_long_c_calls_in_threads_fail_the_verdict_and_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
