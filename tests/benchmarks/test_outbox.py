@@ -17,6 +17,7 @@ from qts.domain import OperationError, Secret
 from tests.benchmarks.test_bench_command import FIELDS, run
 
 
+@pytest.mark.soak
 def test_quick_run_writes_rows_pictures_and_missing_peers(tmp_path: Path) -> None:
     file, pictures = tmp_path / "rows.json", tmp_path / "pictures"
     code = run("outbox", "--quick", "--no-goals", "--json", str(file), "--plot", str(pictures))

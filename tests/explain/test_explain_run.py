@@ -193,6 +193,7 @@ def test_a_strategy_that_was_edited_is_refused(day: Day) -> None:
     assert "restore" in line
 
 
+@pytest.mark.soak
 def test_a_day_of_two_runs_continues_with_positions_states_and_exits(tmp_path: Path) -> None:
     """The operator buys one symbol and closes another; no backtest has these orders."""
     day = Day(tmp_path.resolve(), ONCE, "Once", **SLOW_MARKET)

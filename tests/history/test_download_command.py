@@ -193,6 +193,7 @@ def listed(simulator: Simulator) -> list[str]:
         return str(reply.read(), "ascii").split()
 
 
+@pytest.mark.soak
 def test_a_download_of_kis_survives_sigkill(tmp_path: Path, simulate: Any) -> None:
     simulator = simulate("kis", "--symbols", "60")
     download_with_kills(tmp_path, simulator, kis_arguments(listed(simulator)[:3]), kills=2, pages=8)
