@@ -64,6 +64,7 @@ from qts.pipeline.risk_snapshot import (
     compute_exposure,
     quote_of,
 )
+from qts.pipeline.stop_orders import StopOrders
 from qts.risk import OrderProposal, PreTradeGate, Refusal, RiskLimitsConfig, RiskSnapshot
 from qts.strategies import NoParams, Strategy
 from tests.cache import samples
@@ -324,7 +325,10 @@ def pipeline(desk: Desk) -> tuple[EtedaPipeline, OrderSubmitter, StrategyRunner]
     )
     emit, number = lambda _name, _payload: None, itertools.count(1).__next__
     steps = DecisionPolicy, emit, trip, None, desk.step
-    hooks = PipelineHooks(*steps, lambda: True, number, no_cancel)
+    stop_orders = StopOrders(
+        desk.sources.database, desk.sources.account, desk.portfolio, desk.clock
+    )
+    hooks = PipelineHooks(*steps, lambda: True, number, no_cancel, stop_orders)
     made = EtedaPipeline(
         PipelineConfig(), desk.portfolio, submitter, desk.limits, hooks, desk.clock
     )

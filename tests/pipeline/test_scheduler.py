@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from qts.database import Database
 from qts.domain import Clock, IntentType, ManualClock, Position, Side, SystemClock, Tick
 from qts.pipeline import (
     DecisionPolicy,
@@ -25,9 +26,11 @@ from qts.pipeline import (
 from qts.pipeline.cycle import Cycle
 from qts.pipeline.order_changer import EndedOrder
 from qts.pipeline.scheduler import CycleScheduler
+from qts.pipeline.stop_orders import StopOrders
 from qts.risk import OrderProposal, RiskLimitsConfig
 from qts.strategies import Instruction, NoParams, Signal, Strategy, View
 from tests.instruments import LISTED
+from tests.pipeline.counting import ACCOUNT
 from tests.pipeline.portfolios import signal, tick
 
 BUY, SELL, EXIT = Side.BUY, Side.SELL, IntentType.EXIT_SIGNAL
@@ -61,7 +64,13 @@ class Trades:
 
 
 class Bench:
-    def __init__(self, *held: Position, clock: Clock | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        *held: Position,
+        clock: Clock | None = None,
+        database: Database | None = None,
+        **config: Any,
+    ) -> None:
         clock = clock or SystemClock()
         self.portfolio, self.trades = Portfolio(clock, LISTED), Trades()
         self.portfolio.load(Decimal(100_000_000), held)
@@ -80,6 +89,7 @@ class Bench:
             lambda: self.is_ready,
             itertools.count(1).__next__,
             self._cancel,
+            stop_orders := StopOrders(cast("Any", database), ACCOUNT, self.portfolio, clock),
         )
         settings = PipelineConfig(**config)
         self.pipeline = EtedaPipeline(settings, self.portfolio, submitter, limits, hooks, clock)
@@ -89,6 +99,9 @@ class Bench:
         view, loop = self.portfolio.view, asyncio.get_running_loop()
         runner_hooks = RunnerHooks(view, lambda _key: None, self.pipeline.on_signals, loop, None)
         self.runner = StrategyRunner(Buyer(NoParams()), runner_hooks)
+        self.stop_orders = stop_orders
+        runners = {self.runner.key: self.runner}
+        stop_orders.attach(runners, self.pipeline.on_signals, lambda: self.pipeline.may_start)
 
     def _emit(self, name: str, payload: Any) -> None:
         if name == "ETEDA_CYCLE_START" and not self.is_paused:

@@ -20,7 +20,7 @@ from qts.brokers.paper import PaperBroker
 from qts.cache import Cache, CacheStore
 from qts.config import Config
 from qts.database import Database
-from qts.domain import Clock, Instruments
+from qts.domain import Clock, Instruments, Tick
 from qts.events import AccountEvents, AsyncPublisher, EventEngine, Payload
 from qts.feed import Feed, read_symbols
 from qts.notify import RecentAlerts
@@ -57,6 +57,7 @@ from qts.pipeline.order_updates import OrderUpdatePublisher
 from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.precheck import PreCheckStep
 from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
+from qts.pipeline.stop_orders import StopOrders
 from qts.pipeline.tick_publisher import TickPublisher
 from qts.pipeline.warm_up import WarmUp
 from qts.pipeline.watch_list import WatchList
@@ -119,6 +120,7 @@ class TradingAccount:
         self.portfolio = Portfolio(clock, self.instruments, run.store, number)
         self._version = AccountVersion()
         self._tracker = IntentTracker()
+        self._stop_orders = StopOrders(database, key, self.portfolio, clock)
         self.stopping = False
 
     events: AccountEvents
@@ -162,7 +164,12 @@ class TradingAccount:
     ) -> None:
         """Connect to the venue; `symbols` are those to watch, None: all of feed.symbols."""
         config, (database, clock, *_) = self.config, self._run
-        every, into = config.telemetry.trace_every, (self.portfolio, self.cache, bars)
+
+        def on_tick(tick: Tick) -> None:
+            bars(tick)
+            self._stop_orders.on_tick(tick)
+
+        every, into = config.telemetry.trace_every, (self.portfolio, self.cache, on_tick)
         self.ticks = TickPublisher(self.events, *into, self._paper, every)
         source, paper = FeedSource(self.ticks.callbacks, symbols), self._paper
         self.feed, self.broker, self.skew, history = await stack.enter_async_context(
@@ -229,12 +236,13 @@ class TradingAccount:
 
         def on_submitted(proposal: OrderProposal, submitted: SubmitResult) -> None:
             version.advance()
-            on_order(proposal.decided_at)
             self._watch_list.submitted(proposal.symbol)
             self.precheck.submitted(proposal.signal_id, submitted.intent_id)
             fills.submitted(proposal, submitted)
             if submitted.attempt_id is not None:
                 self._order_events.submitted(proposal, submitted.intent_id)
+            if not self._stop_orders.submitted(proposal.signal_id):
+                on_order(proposal.decided_at)
             if not proposal.intent_type.is_exit and submitted.attempt_id is not None:
                 self.positions.entered(proposal)
 
@@ -249,7 +257,15 @@ class TradingAccount:
         number = self._run.next_cycle
         cancel = OrderCanceller(self._run.database, self.key, manager.cancel, self._tracker)
         hooks = PipelineHooks(
-            self._policy, emit, trip, record, self.precheck, ready, number, cancel
+            self._policy,
+            emit,
+            trip,
+            record,
+            self.precheck,
+            ready,
+            number,
+            cancel,
+            self._stop_orders,
         )
         self.pipeline = EtedaPipeline(
             config.pipeline, portfolio, self.submitter, limits, hooks, clock
@@ -259,7 +275,8 @@ class TradingAccount:
         self, runners: Mapping[str, StrategyRunner], workers: RunWorkers, pauser: ProcessPauser
     ) -> None:
         """Register the handlers of fills, orders and stops with the lanes."""
-        self._workers = workers
+        self._workers, pipeline = workers, self.pipeline
+        self._stop_orders.attach(runners, pipeline.on_signals, lambda: pipeline.may_start)
         followers = self._tracker, self._account_cache, self._version, runners
         self._order_events = OrderEventHandler(self.events, self.positions, *followers)
         clock = self._run.clock
@@ -306,6 +323,8 @@ class TradingAccount:
         run("execution reports", self.reconciler.follow_reports())
         if await self.execution.reconcile_at_start():
             await self.positions.load(database, self.broker)
+        await self._stop_orders.load()
+        run("stop orders", self._stop_orders.run())
         run("reconciler", self.reconciler.run())
         run("account in the cache", self._evaluator.run())
         run("time in force", self.execution.time_in_force.run())
@@ -344,6 +363,7 @@ class TradingAccount:
     async def settle(self) -> None:
         """Wait for cycles, exits and orders in flight, then for what they changed."""
         await self.stops.close()
+        await self._stop_orders.close()
         await self.execution.wait_settled(self._run.began)
         self._workers.stop()
         await self.publisher.close(DRAIN_TIMEOUT_S)

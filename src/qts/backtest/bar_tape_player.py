@@ -2,7 +2,8 @@
 
     open    orders that wait for it, then the stops         at the open
     inside  the price that is worse for the position, then the better one, with the levels of the
-            stops on the way: a stop comes before a target, and fills at its level
+            stops on the way: a stop comes before a target, and fills at its level; without a
+            position and with a stop order that buys, the high and then the low
     close   matching and stops; then, when every bar of this time has closed, the strategies
 
 A symbol without a position and without an order is only looked at when its bar closes.
@@ -86,6 +87,8 @@ class BarTapePlayer:
         engine.clock.at, engine.clock.place = at, Place.INSIDE_BAR
         engine.portfolio.apply_tick(tick)
         engine.manager.on_open(tick, Decimal(repr(low)), Decimal(repr(high)), closes_at)
+        engine.stop_orders.on_open(symbol, closes_at)
+        engine.trigger_stop_orders(tick)
         engine.check_stops(tick, engine.clock.monotonic_ns())
         engine.handle_updates()
         engine.clock.place = Place.BAR_CLOSE
@@ -105,9 +108,9 @@ class BarTapePlayer:
             return
         engine.clock.place = Place.INSIDE_BAR
         held, price = engine.portfolio.position(symbol), first
-        is_short = held is not None and held.quantity < 0
+        high_first = held.quantity < 0 if held is not None else self._enters_up(symbol, high)
         opened_ns = round(float(self._tape.starts[row]) * 1e9)
-        for target in (high, low) if is_short else (low, high):
+        for target in (high, low) if high_first else (low, high):
             while (level := self._next_level(symbol, price, target)) is not None:
                 price = level
                 self._visit(Tick(symbol, level, 0.0, level, level, at), opened_ns)
@@ -120,6 +123,10 @@ class BarTapePlayer:
         engine.handle_updates()
         engine.clock.place = Place.BAR_CLOSE
 
+    def _enters_up(self, symbol: str, high: float) -> bool:
+        """Return whether a stop order buys on the way to the high: the low then comes after it."""
+        return any(level <= high for level in self._engine.stop_orders.levels(symbol, falls=False))
+
     def _visit(self, tick: Tick, opened_ns: int) -> None:
         """Match a price inside a bar; hold times end on its close or on the next open."""
         self._engine.apply_tick(tick)
@@ -130,7 +137,8 @@ class BarTapePlayer:
         engine, falls = self._engine, target < price
         low, high = (target, price) if falls else (price, target)
         found = [float(limit) for limit in engine.manager.limits_of(symbol)]
-        levels = [level for level in engine.stop_levels(symbol) if low <= level <= high]
+        acting = [*engine.stop_levels(symbol), *engine.stop_orders.levels(symbol, falls=falls)]
+        levels = [level for level in acting if low <= level <= high]
         if levels:  # a position is closed at the worse of two ticks: lower on the way down
             ticks, side = (
                 engine.portfolio.instruments[symbol].ticks,

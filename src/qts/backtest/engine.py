@@ -18,19 +18,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from qts.backtest.config import BacktestConfig
+from qts.backtest.order_changes import change_orders
 from qts.backtest.order_manager import DUPLICATE, BacktestOrderManager
 from qts.backtest.performance import EquityCurve
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end, day_of
 from qts.backtest.risk_snapshot import risk_snapshot
+from qts.backtest.signal_log import SignalLog
 from qts.backtest.sizes import cut_reason
+from qts.backtest.stop_orders import BacktestStopOrders
 from qts.backtest.stops import BacktestStops
 from qts.backtest.strategy_run import StrategyRun
 from qts.brokers import PaperMatchingEngine
-from qts.domain import Bar, Instruments, RefusedError, Tick
+from qts.domain import Bar, Instruments, OrderSnapshot, OrderTerms, RefusedError, Tick
 from qts.pipeline import (
+    NOT_TRIGGERED,
     Cycle,
     DecisionPolicy,
     PortfolioState,
@@ -47,7 +52,7 @@ from qts.pipeline import (
     with_strategies,
 )
 from qts.risk import OrderProposal, PositionStops, PreTradeGate, Refusal, SafetyState
-from qts.strategies import Cancel, Instruction, Replace, Signal, Strategy, StrategyKind, View
+from qts.strategies import Cancel, Instruction, Signal, Strategy, StrategyKind, View
 
 IN_FLIGHT = "an order of its symbol is in flight"
 
@@ -73,7 +78,7 @@ class BacktestEngine:
         self.portfolio = BacktestPortfolio(self.clock, instruments)
         opened = opening or Opening(PortfolioState(config.cash))
         self.portfolio.open_with(opened)
-        self._on_signal = on_signal
+        self.signals = SignalLog(on_signal)
         self._limits = with_strategies(config.limits.exact, config.instances)
         matching = PaperMatchingEngine(
             config.paper,
@@ -86,9 +91,11 @@ class BacktestEngine:
         self.manager = BacktestOrderManager(
             matching, self.portfolio, self.clock, self._limits, self._on_change, self._on_update
         )
+        self.stop_orders = BacktestStopOrders(
+            self.portfolio, self.clock, self._on_update, self._on_change, self.manager.triggered
+        )
         self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # sent to the venue
-        self.refusals: Counter[str] = Counter()
         self.cuts: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
         self.due = -math.inf
@@ -114,7 +121,7 @@ class BacktestEngine:
 
     def is_watched(self, symbol: str) -> bool:
         """Return whether orders, or stops of a position, wait for a price of a symbol."""
-        if symbol in self.manager.open:
+        if symbol in self.manager.open or symbol in self.stop_orders:
             return True
         return self._stops is not None and self.portfolio.position(symbol) is not None
 
@@ -142,6 +149,16 @@ class BacktestEngine:
         self.clock.at = tick.at
         self.portfolio.apply_tick(tick)
         self.manager.on_tick(tick)
+        self.trigger_stop_orders(tick)
+
+    def trigger_stop_orders(self, tick: Tick) -> None:
+        """Send the stop orders that a price reaches; one waits for an order in flight."""
+        for key, signal in self.stop_orders.triggered(tick):
+            run = self._by_key[key]
+            if self._is_ordered(signal):
+                run.waiting.append(signal)
+            else:
+                self._act(run, [signal])
 
     def check_stops(self, tick: Tick, at_ns: int) -> None:
         """Let the stops see a price; `at_ns` is the time that hold times are measured with."""
@@ -196,8 +213,10 @@ class BacktestEngine:
             if has_method(run.strategy, "on_stop") and not run.stopped:
                 for each in run.call(run.strategy.on_stop, self._view(run)):
                     if isinstance(each, Cancel):
-                        self.manager.cancel(each.order, run.key)
+                        self._cancel(each.order, run.key)
         self.manager.finish()
+        for proposal in self.stop_orders.finish():
+            self.signals.report(proposal.strategy_key, proposal, NOT_TRIGGERED)
         self.curve.add(self.clock.at, self.portfolio, force=True)
 
     def _next_due(self, at: float) -> float:
@@ -258,7 +277,7 @@ class BacktestEngine:
                 run.calls += 1
                 for returned, error in call_with_update(run.strategy, update, view):
                     run.count_call(error)
-                    found += self._change_orders(run, returned)
+                    found += self._signals_in(run, returned)
             ready = [each for each in found if not self._is_ordered(each)]
             run.waiting += [each for each in found if each not in ready]
             found = []
@@ -271,42 +290,23 @@ class BacktestEngine:
         """Count entries that were signalled while the gate refuses all of them."""
         if entries:
             run.signals += entries
-            self._count(run, self.block_code, entries)
+            self.signals.count(run, self.block_code, entries)
 
-    def _count(self, run: StrategyRun | None, reason: str, times: int = 1) -> None:
-        self.refusals[reason] += times
-        if run is not None:
-            run.refusals[reason] += times
-
-    def _refuse(self, run: StrategyRun, signal: Signal, reason: str) -> None:
-        self._count(run, reason)
-        self._report(run.key, signal, reason)
-
-    def _report(self, key: str, signal: Signal | OrderProposal, reason: str) -> None:
-        if self._on_signal is not None and reason != DUPLICATE:
-            self._on_signal(SignalOutcome.of(key, signal, reason))
-
-    def _change_orders(self, run: StrategyRun, returned: Sequence[Instruction]) -> list[Signal]:
+    def _signals_in(self, run: StrategyRun, returned: Sequence[Instruction]) -> list[Signal]:
         """Cancel and replace orders; return the signals, with those of replacements."""
-        signals: list[Signal] = []
-        for each in returned:
-            if isinstance(each, Signal):
-                signals.append(each)
-                continue
-            if isinstance(each, Replace) and each.changes_nothing:
-                continue
-            ended = self.manager.cancel(each.order, run.key)
-            if ended is not None and isinstance(each, Replace):
-                filled, terms = ended
-                if signal := each.signal(self.clock.at, filled, terms):
-                    signals.append(signal)
-        return signals
+        return change_orders(returned, partial(self._cancel, key=run.key), self.clock.at)
+
+    def _cancel(self, order: OrderSnapshot, key: str) -> tuple[Decimal, OrderTerms] | None:
+        return self.stop_orders.cancel(order, key) or self.manager.cancel(order, key)
 
     def on_signals(self, run: StrategyRun, returned: Sequence[Instruction]) -> None:
         """Run the signals of one moment through the steps together, after changes of orders."""
-        if not returned or not (signals := self._change_orders(run, returned)):
+        if not returned or not (signals := self._signals_in(run, returned)):
             return
         run.signals += len(signals)
+        self._act(run, signals)
+
+    def _act(self, run: StrategyRun, signals: Sequence[Signal]) -> None:
         actionable = [signal for signal in signals if self._is_actionable(run, signal)]
         if not actionable:
             return
@@ -321,31 +321,36 @@ class BacktestEngine:
         except StepFailedError as error:
             self.trips[error.code] += 1
             for signal in actionable:
-                self._report(run.key, signal, error.code)
+                self.signals.report(run.key, signal, error.code)
             return
         for evaluation, decision in zip(cycle.evaluations, cycle.decisions, strict=True):
             if decision.proposal is None:
-                self._refuse(run, decision.signal, decision.reason)
+                self.signals.refuse(run, decision.signal, decision.reason)
                 continue
             if cut := cut_reason(evaluation, self._limits, instruments[decision.signal.symbol]):
                 self.cuts[cut] += 1
-            self._report(run.key, decision.signal, self.submit(decision.proposal))
+            if decision.proposal.trigger is None:
+                self.signals.report(run.key, decision.signal, self.submit(decision.proposal))
+            elif not self.stop_orders.place(decision.proposal):
+                self.signals.count(run, DUPLICATE)
 
     def _is_actionable(self, run: StrategyRun, signal: Signal) -> bool:
         symbol = signal.symbol
+        if signal.trigger is not None:  # the gate sees it when it is triggered
+            return True
         if self._is_ordered(signal):
-            self._refuse(run, signal, IN_FLIGHT)
+            self.signals.refuse(run, signal, IN_FLIGHT)
             return False
         if self.clock.at >= self.blocked_until or signal.intent_type.is_exit:
             return True
         if self.portfolio.position(symbol) is not None or symbol in self.manager.open:
             return True
-        self._refuse(run, signal, self.block_code)
+        self.signals.refuse(run, signal, self.block_code)
         return False
 
     def _submit_exit(self, proposal: OrderProposal) -> str:
         refusal = self.submit(proposal)
-        self._report(proposal.strategy_key, proposal, refusal)
+        self.signals.report(proposal.strategy_key, proposal, refusal)
         return refusal
 
     def submit(self, proposal: OrderProposal) -> str:
@@ -358,13 +363,13 @@ class BacktestEngine:
         if isinstance(result, Refusal):
             codes = [reason.code for reason in result.reasons]
             for code in codes:
-                self._count(run, code)
+                self.signals.count(run, code)
             return " ".join(codes)
         refusal = self.manager.submit(result)
         if refusal != DUPLICATE:
             self.proposals.append(proposal)
         if refusal:
-            self._count(run, refusal)
+            self.signals.count(run, refusal)
         self._update_block()
         return refusal
 

@@ -2,7 +2,7 @@
 
 It keeps its positions in memory, with the arithmetic of the ledger. Over a tape of bars, an order
 reaches the venue at the open of the next bar of its symbol: what is decided on a close, or inside a
-bar, never trades at a price of that bar. Only the stops trade inside a bar.
+bar, never trades at a price of that bar. Only stops and stop orders trade inside a bar.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from heapq import heappop, heappush
+from uuid import UUID
 
 from qts.backtest.open_order import BacktestOrder
 from qts.backtest.performance import OpenTrade, Trade
@@ -75,6 +76,7 @@ class BacktestOrderManager:
         self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order id
         self._arriving: dict[str, list[tuple[PaperOrder, BacktestOrder]]] = {}  # by symbol
         self._deadlines: list[tuple[float, str, str]] = []  # time, order id, symbol; a heap
+        self.triggered: set[UUID] = set()  # signals of stop orders: they trade inside a bar
         self.orders = 0
         self.expired: Counter[str] = Counter()  # orders that ended unfilled, by reason
         self.fills: list[Fill] = []
@@ -189,7 +191,7 @@ class BacktestOrderManager:
     def _waits_for_open(self, proposal: OrderProposal) -> bool:
         place = self._clock.place
         if place is Place.INSIDE_BAR:
-            return proposal.strategy_key != STOPS
+            return proposal.strategy_key != STOPS and proposal.signal_id not in self.triggered
         return place is Place.BAR_CLOSE
 
     def make_room(self, proposal: OrderProposal) -> None:

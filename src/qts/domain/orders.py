@@ -224,7 +224,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """An order of a strategy after a change of its state; `price` is None for a market order.
 
     `state` is that of the attempt (SENT, ACKED, REJECTED, THROTTLED, UNKNOWN, ABSENT, SUSPENDED)
-    until the order has ended: FILLED, or CANCELLED with what `remaining` says.
+    until the order has ended: FILLED, or CANCELLED with what `remaining` says. A stop order is
+    WAITING until a trade reaches its `trigger`.
     """
 
     intent_id: str
@@ -236,6 +237,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     price: Decimal | None = None
     strategy_key: str = ""
+    trigger: Decimal | None = None  # of a stop order, while it waits
 
     @property
     def quantity(self) -> Decimal:

@@ -15,10 +15,10 @@ from qts.pipeline.decision_replay import replay_states as replay_states
 from qts.pipeline.eteda import EtedaPipeline as EtedaPipeline
 from qts.pipeline.eteda import PipelineHooks as PipelineHooks
 from qts.pipeline.eteda import PipelineSuspension as PipelineSuspension
-from qts.pipeline.eteda import sides_in_flight as sides_in_flight
 from qts.pipeline.evaluate import evaluate as evaluate
 from qts.pipeline.isolated_runner import IsolatedRunner as IsolatedRunner
 from qts.pipeline.journaled_portfolio import JournaledStore as JournaledStore
+from qts.pipeline.journaled_run import NOT_TRIGGERED as NOT_TRIGGERED
 from qts.pipeline.journaled_run import JournaledRun as JournaledRun
 from qts.pipeline.journaled_run import ParamsChange as ParamsChange
 from qts.pipeline.journaled_run import SignalOutcome as SignalOutcome
@@ -28,6 +28,7 @@ from qts.pipeline.journaled_run import read_header as read_header
 from qts.pipeline.market_state import MarketState as MarketState
 from qts.pipeline.market_state import MarketStatus as MarketStatus
 from qts.pipeline.market_state import merged_markets as merged_markets
+from qts.pipeline.order_slots import sides_in_flight as sides_in_flight
 from qts.pipeline.order_updates import OrderUpdatePublisher as OrderUpdatePublisher
 from qts.pipeline.portfolio import HeldValue as HeldValue
 from qts.pipeline.portfolio import Portfolio as Portfolio
@@ -47,6 +48,9 @@ from qts.pipeline.steps import DecisionPolicy as DecisionPolicy
 from qts.pipeline.steps import decide as decide
 from qts.pipeline.steps import extract as extract
 from qts.pipeline.steps import transform as transform
+from qts.pipeline.stop_order_book import StopOrder as StopOrder
+from qts.pipeline.stop_order_book import StopOrderBook as StopOrderBook
+from qts.pipeline.stop_order_book import waits_until as waits_until
 from qts.pipeline.strategy_call import BarInput as BarInput
 from qts.pipeline.strategy_call import CallError as CallError
 from qts.pipeline.strategy_call import MarketCalls as MarketCalls

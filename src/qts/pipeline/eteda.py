@@ -8,24 +8,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import Clock, OrderType, QtsError, Side, TimeInForce
+from qts.domain import Clock, QtsError
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.act import OrderSubmitter, act
 from qts.pipeline.config import PipelineConfig
 from qts.pipeline.cycle import Cycle, StepFailedError
 from qts.pipeline.decision_journal import DecideEntry, Entry, ExtractEntry
-from qts.pipeline.evaluate import contradict, evaluate
+from qts.pipeline.evaluate import evaluate
 from qts.pipeline.order_changer import CancelOrder, OrderChanger
+from qts.pipeline.order_slots import OrderSlot, one_of_each, slots_of, symbol_of
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.runner import StrategyRunner
 from qts.pipeline.steps import DecisionPolicy, decide, extract, transform
+from qts.pipeline.stop_orders import StopOrders
 from qts.risk import CODES, GUARDRAILS, OrderProposal, RiskLimits
 from qts.strategies import Cancel, Replace, Signal
 
@@ -39,7 +42,6 @@ RECENT_CYCLES = 500
 ANOMALY = 3  # times the interval
 FAR_TOO_LONG = 10
 _OF_THE_ACCOUNT = frozenset(("GR001", "GR020", "GR061", "GR062"))  # not of one symbol
-OrderSlot = tuple[str, str, Side]  # of a strategy and a symbol
 
 GUARDRAIL_INTERVAL_S = 600.0  # between two of a code for a symbol, or for the account
 
@@ -60,6 +62,7 @@ class PipelineHooks(NamedTuple):
     is_ready: Callable[[], bool]  # positions and cash are known
     next_number: Callable[[], int]  # of a cycle, unique in the run
     cancel: CancelOrder
+    stop_orders: StopOrders
 
 
 class EtedaPipeline:
@@ -85,7 +88,9 @@ class EtedaPipeline:
         self._suspension: PipelineSuspension | None = None
         self._busy: set[OrderSlot] = set()  # with an order in flight
         self._waiting: dict[OrderSlot, list[Signal]] = {}  # for an order in flight
-        self._changer = OrderChanger(hooks.cancel, portfolio, self.on_signals, clock)
+        self._stop_orders = stop_orders = hooks.stop_orders
+        cancel = stop_orders.cancelling(hooks.cancel)
+        self._changer = OrderChanger(cancel, portfolio, self.on_signals, clock)
         self._tasks: set[asyncio.Task[Cycle]] = set()
         self._throttle = telemetry.LogThrottle(clock.monotonic_ns)
         self.cycles: deque[Cycle] = deque(maxlen=RECENT_CYCLES)
@@ -142,19 +147,21 @@ class EtedaPipeline:
         limit order is in flight on its side alone, and until it has ended or the fill timeout.
         """
         if not self.may_start:
+            self._stop_orders.wait_again(runner.key, signals)
             return
         fresh = []
         for each in signals:
-            slots = _slots(runner.key, each)
+            slots = slots_of(runner.key, each)
             if slots.isdisjoint(self._busy):
                 fresh.append(each)
             elif after_order:
                 busy = next(slot for slot in slots if slot in self._busy)
                 self._waiting.setdefault(busy, []).append(each)
-        fresh = _one_each(fresh)
+        found, fresh = fresh, one_of_each(fresh)
+        self._stop_orders.displaced(runner.key, [each for each in found if each not in fresh])
         if not fresh:
             return
-        taken = {slot for signal in fresh for slot in _slots(runner.key, signal)}
+        taken = {slot for signal in fresh for slot in slots_of(runner.key, signal)}
 
         async def evaluate_signals() -> list[Signal]:
             return fresh
@@ -168,9 +175,10 @@ class EtedaPipeline:
                 self.on_signals(runner, waited, after_order=True)
 
         def order_ended(proposal: OrderProposal) -> None:
-            release(_slots(runner.key, proposal))
+            release(slots_of(runner.key, proposal))
 
         task = self._tracked(self._steps(runner.key, evaluate_signals, order_ended))
+        task.add_done_callback(partial(self._stop_orders.settled, runner.key, fresh))
         # Runs for a task cancelled before its start, too.
         task.add_done_callback(lambda _task: release(tuple(taken)))
         self._busy |= taken
@@ -207,7 +215,7 @@ class EtedaPipeline:
         number, began_ns = self._next_number(), self._clock.monotonic_ns()
         cycle = Cycle(number=number, strategy_key=key, started_at=self._clock.now())
         try:
-            cycle = await self._decided(cycle, signals)
+            cycle = await self._stop_orders.place(await self._decided(cycle, signals))
             cycle = await self._precheck(cycle)
             cycle = await act(cycle, self._submitter, self._config.fill_timeout_s, order_ended)
         except StepFailedError as error:
@@ -252,7 +260,7 @@ class EtedaPipeline:
             if self._record is not None:
                 at = self._portfolio.owners_at()[1] if version is None else version
                 decided = cycle.decisions
-                rules = tuple({self._portfolio.instruments[_symbol(each)] for each in signals})
+                rules = tuple({self._portfolio.instruments[symbol_of(each)] for each in signals})
                 self._record(DecideEntry(number, at, tuple(signals), policy, decided, code, rules))
 
         try:
@@ -352,44 +360,3 @@ def _guardrails(cycle: Cycle) -> Iterator[tuple[str, str]]:
             code = GUARDRAILS.get(word, word)
             if code in CODES:
                 yield code, symbol
-
-
-def _one_each(signals: list[Signal]) -> list[Signal]:
-    """Return the latest signal per symbol and side; an exit displaces entries that contradict it.
-
-    Two entries of opposite sides stay: both are refused (GR030).
-    """
-    exits = [each for each in signals if _is_exit(each)]
-    kept = [
-        each
-        for each in signals
-        if _is_exit(each) or not any(_excludes(exiting, each) for exiting in exits)
-    ]
-    return list({(_symbol(each), getattr(each, "side", None)): each for each in kept}.values())
-
-
-def _excludes(exiting: Signal, entry: Signal) -> bool:
-    if exiting.symbol != _symbol(entry) or not isinstance(entry, Signal):
-        return False
-    return exiting.side is entry.side or contradict((exiting, entry))
-
-
-def _slots(key: str, order: Signal | OrderProposal) -> set[OrderSlot]:
-    symbol = _symbol(order)
-    return {(key, symbol, side) for side in sides_in_flight(order)}
-
-
-def sides_in_flight(order: Signal | OrderProposal) -> tuple[Side, ...]:
-    """Return the sides of its symbol that an order occupies; one that may rest its own alone."""
-    is_limit = getattr(order, "type", None) is OrderType.LIMIT
-    rests = is_limit and order.time_in_force is not TimeInForce.IOC
-    return (order.side,) if rests else (Side.BUY, Side.SELL)
-
-
-def _symbol(signal: Signal | OrderProposal) -> str:
-    """Return its symbol; a later step refuses what is not a signal."""
-    return getattr(signal, "symbol", "")
-
-
-def _is_exit(signal: Signal) -> bool:
-    return getattr(getattr(signal, "intent_type", None), "is_exit", False)

@@ -55,10 +55,13 @@ def contradict(signals: Iterable[Signal]) -> bool:
     """Return whether signals of one symbol buy and sell it at once.
 
     Limit orders that buy below what others sell at do not: these are the quotes of a market maker.
+    Nor does a stop order, which trades later if at all.
     """
     bids: list[Decimal] = []
     asks: list[Decimal] = []
     for each in signals:
+        if each.trigger is not None:
+            continue
         is_buy = each.side is Side.BUY
         price = each.price if each.type is OrderType.LIMIT and each.price is not None else None
         worst = Decimal("Infinity") if is_buy else Decimal(0)
@@ -122,7 +125,8 @@ class _Sizing(NamedTuple):
             return "the quantity is not a number"
         if signal.exits is not None and (reason := _bad_exits(signal, held, price)):
             return reason
-        if signal.time_in_force is TimeInForce.GTC and instrument.orders_end_with_day:
+        rests = signal.trigger is None  # else QTS keeps it, and the order that it becomes is of DAY
+        if signal.time_in_force is TimeInForce.GTC and instrument.orders_end_with_day and rests:
             return (
                 f"time_in_force GTC: orders of {signal.symbol} end with the day;"
                 " expected IOC, DAY or seconds"
@@ -145,7 +149,7 @@ def _values_of(key: str, view: View, calc: Calc, owners: Mapping[str, str]) -> d
         if owners.get(symbol) == key
     }
     for order in view.orders:
-        if order.strategy_key == key and order.side is Side.BUY:
+        if order.strategy_key == key and order.side is Side.BUY and order.trigger is None:
             price = order.price or _tick_price(order.symbol, order.side, view) or Decimal(0)
             found[order.symbol] = found.get(order.symbol, Decimal(0)) + order.remaining * price
     return found
@@ -165,6 +169,8 @@ def _bad_exits(signal: Signal, held: Decimal, price: Decimal) -> str:
 def _price(signal: Signal, view: View) -> Decimal | None:
     if signal.price is not None:
         return signal.price if signal.price.is_finite() and signal.price > 0 else None
+    if signal.trigger is not None:
+        return signal.trigger
     return _tick_price(signal.symbol, signal.side, view)
 
 

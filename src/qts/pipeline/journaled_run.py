@@ -37,6 +37,7 @@ from qts.strategies import Instruction, Signal
 
 NOT_DECIDED = "no cycle: an order of its symbol was in flight, or the pipeline was suspended"
 NOT_CHECKED = "not checked by the gate"
+NOT_TRIGGERED = "its trigger was not reached"
 
 
 class SignalOutcome(msgspec.Struct, kw_only=True):
@@ -209,7 +210,10 @@ class _Reader:
         for decision in entry.decisions:
             proposal = decision.proposal
             found = self._add(SignalOutcome.of(key, decision.signal, ""))
-            found.reason = decision.reason if proposal is None else NOT_CHECKED
+            if proposal is None:
+                found.reason = decision.reason
+            else:
+                found.reason = NOT_CHECKED if proposal.trigger is None else NOT_TRIGGERED
             if proposal is not None:
                 self._by_id[proposal.signal_id] = found
         for signal in entry.signals if entry.code else ():

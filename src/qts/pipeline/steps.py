@@ -121,4 +121,5 @@ def _proposal(cycle: Cycle, evaluation: Evaluation, policy: DecisionPolicy) -> O
         reason=signal.reason,
         time_in_force=signal.time_in_force,
         exits=signal.exits,
+        trigger=signal.trigger,
     )

@@ -49,7 +49,10 @@ class WatchList:
         self.update()
 
     def update(self) -> None:
-        """Pass the symbols on if they changed: the largest positions first, then orders."""
+        """Pass the symbols on if they changed: the largest positions first, then orders.
+
+        Stop orders that wait come last.
+        """
         now = self._clock.monotonic_ns()
         self._submitted = {
             symbol: at for symbol, at in self._submitted.items() if now - at < SUBMITTED_S * 1e9
@@ -60,7 +63,8 @@ class WatchList:
             key=lambda each: -abs(each.quantity * portfolio.price(each)),
         )
         symbols = [each.symbol for each in held]
-        watched = list(dict.fromkeys([*symbols, *self._submitted, *self._on_order]))
+        waiting = [each.symbol for each in portfolio.orders.values() if each.trigger is not None]
+        watched = list(dict.fromkeys([*symbols, *self._submitted, *self._on_order, *waiting]))
         on_order = {*self._submitted, *self._on_order}
         if set(watched) != set(self._watched) or on_order != self._with_books:
             self._feed.watch(watched, on_order)

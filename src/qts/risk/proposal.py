@@ -39,6 +39,7 @@ class OrderProposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
     exits: ExitLevels | None = None  # of the position that it enters
+    trigger: Decimal | None = None  # of a stop order: it is proposed again when a trade is there
 
 
 class QuoteSnapshot(msgspec.Struct, frozen=True, kw_only=True):

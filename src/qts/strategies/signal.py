@@ -6,6 +6,7 @@ Signal(…, value=300_000)                                     won
 Signal(…, share=0.05)                                        a part of the equity
 Signal(…, risk=0.01, stop=68_000)                            the part that is lost at the stop
 Signal(…, type="LIMIT", price=70_000, time_in_force=60)      rests for a minute
+Signal(…, trigger=71_000)                                    a stop order: waits for that price
 Signal(…, stop=68_000, target=75_000)                        a bracket
 Signal(…, trail=0.03)                                        a trailing stop
 Cancel(order)                                                order: one of view.orders
@@ -54,6 +55,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal", tag_field=
     `time_in_force` is how long the order may stay at the venue: IOC, DAY (until midnight in Seoul),
     GTC (refused for stocks, whose orders end with the day), or seconds as a number or a timedelta.
     What is not filled by then is cancelled.
+    With a `trigger` it is a stop order: it waits in QTS, and becomes the order that it describes
+    when a trade is at that price or beyond it (a purchase: or above, a sale: or below).
     `at` is the time of the tick or bar behind the decision. Signals with the same strategy, symbol,
     side and `at` are the same signal and lead to one order.
 
@@ -77,6 +80,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal", tag_field=
     stop: Decimal | None = None
     target: Decimal | None = None
     trail: Decimal | None = None
+    trigger: Decimal | None = None
 
     def __post_init__(self) -> None:
         """Convert what has another type than its field; refuse what has no clear meaning."""
@@ -96,6 +100,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal", tag_field=
             _convert_exits(self)
         if self.price is not None:
             force_setattr(self, "price", _price(self.price))
+        if self.trigger is not None:
+            force_setattr(self, "trigger", _price(self.trigger, "trigger"))
         if type(self.confidence) is not float or not math.isfinite(self.confidence):
             force_setattr(self, "confidence", _confidence(self.confidence))
         if type(self.symbol) is not str or not self.symbol.isalnum():
@@ -134,7 +140,7 @@ class Cancel(OrderChange, frozen=True, tag="cancel"):
 
 
 class Replace(OrderChange, frozen=True, kw_only=True, tag="replace"):
-    """Request of a strategy to replace one of its orders by another with this price or quantity.
+    """Request of a strategy to replace one of its orders by another price, quantity or trigger.
 
     The order is cancelled, and the new one sent once the venue has confirmed that: never are both
     open. `quantity` is that of both together: what was filled meanwhile is not ordered again.
@@ -142,11 +148,13 @@ class Replace(OrderChange, frozen=True, kw_only=True, tag="replace"):
 
     price: Decimal | None = None
     quantity: Decimal | None = None
+    trigger: Decimal | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.price is None and self.quantity is None:
-            _refuse("Replace.price", "a price, a quantity or both", None, mistyped=True)
+        if self.price is None and self.quantity is None and self.trigger is None:
+            expected = "a price, a quantity, a trigger or several"
+            _refuse("Replace.price", expected, None, mistyped=True)
         if self.price is not None:
             if self.order.price is None:
                 expected = "none: the order is a market order"
@@ -154,11 +162,20 @@ class Replace(OrderChange, frozen=True, kw_only=True, tag="replace"):
             force_setattr(self, "price", _price(self.price, "Replace.price"))
         if self.quantity is not None:
             force_setattr(self, "quantity", _quantity(self.quantity, "Replace.quantity"))
+        if self.trigger is not None:
+            if self.order.trigger is None:
+                expected = "none: the order does not wait for one"
+                _refuse("Replace.trigger", expected, self.trigger, mistyped=False)
+            force_setattr(self, "trigger", _price(self.trigger, "Replace.trigger"))
 
     @property
     def changes_nothing(self) -> bool:
         order = self.order
-        return self.price in (None, order.price) and self.quantity in (None, order.quantity)
+        return (
+            self.price in (None, order.price)
+            and self.quantity in (None, order.quantity)
+            and self.trigger in (None, order.trigger)
+        )
 
     def signal(self, at: float, filled: Decimal, terms: OrderTerms) -> Signal | None:
         """Return the new order, given what was filled of the other; None: nothing is left."""
@@ -179,6 +196,7 @@ class Replace(OrderChange, frozen=True, kw_only=True, tag="replace"):
             stop=terms.exits.stop if terms.exits else None,
             target=terms.exits.target if terms.exits else None,
             trail=terms.exits.trail if terms.exits else None,
+            trigger=order.trigger if self.trigger is None else self.trigger,
         )
 
 

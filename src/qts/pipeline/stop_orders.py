@@ -1,0 +1,243 @@
+"""Stop orders of an account: stored while they wait, and triggered by the ticks of the feed.
+
+    place ─▶ row of stop_order (durable) ─▶ in view.orders as WAITING
+    tick  ─▶ triggered ─▶ signal ─▶ five steps, gate ─▶ order stored ─▶ row deleted, TRIGGERED
+                                                  └─▶ refused ─▶ row deleted, REJECTED
+
+Invariant: the row is deleted after the order, or its refusal, is known. After `kill -9` in between
+the order is triggered again, and its signal, which has the same id, leads to no second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from qts import telemetry
+from qts.database import Database
+from qts.domain import AccountKey, Clock, OperationError, OrderState, Tick
+from qts.pipeline.cycle import Cycle, Decision
+from qts.pipeline.order_changer import CancelOrder, EndedOrder
+from qts.pipeline.portfolio import Portfolio
+from qts.pipeline.runner import StrategyRunner
+from qts.pipeline.steps import signal_id_of
+from qts.pipeline.stop_order_book import (
+    TRIGGERED,
+    WAITING,
+    StopOrder,
+    StopOrderBook,
+    waits_until,
+)
+from qts.pipeline.strategy_call import StrategyUpdate
+from qts.risk import OrderProposal
+from qts.strategies import Signal
+
+log = telemetry.logger("pipeline")
+
+CHECK_INTERVAL_S = 0.5
+CLOSE_TIMEOUT_S = 5.0
+WAITS, WAITS_ALREADY = "waits for its trigger", "this signal waits for its trigger already"
+DISPLACED = "another signal of its symbol came first"
+
+_ALL = (
+    "SELECT proposal, good_until FROM stop_order WHERE broker = $1 AND account = $2"
+    " ORDER BY created_at, id"
+)
+_STORE = (
+    "INSERT INTO stop_order (id, broker, account, strategy_key, proposal, good_until)"
+    " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING"
+)
+_DELETE = "DELETE FROM stop_order WHERE id = $1"
+
+
+class StopOrders:
+    """Stop orders of one account, on one event loop; `attach`, then `load`, then ticks."""
+
+    def __init__(
+        self, database: Database, account: AccountKey, portfolio: Portfolio, clock: Clock
+    ) -> None:
+        self._database = database
+        self._account = account
+        self._portfolio = portfolio
+        self._clock = clock
+        self._book = StopOrderBook()
+        self._triggered: dict[UUID, StopOrder] = {}  # whose order is not known yet
+        self._runners: Mapping[str, StrategyRunner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def attach(
+        self,
+        runners: Mapping[str, StrategyRunner],
+        on_signals: Callable[..., None],
+        may_start: Callable[[], bool],
+    ) -> None:
+        """Set what takes the signals of triggered orders, and whether it takes any now."""
+        self._runners, self._on_signals, self._may_start = runners, on_signals, may_start
+
+    async def load(self) -> None:
+        """Let the stored orders of the run's strategies wait again."""
+        for data, until in await self._database.fetch(_ALL, *self._account):
+            order = StopOrder(msgspec.convert(data, OrderProposal), until)
+            if order.strategy_key in self._runners:
+                self._wait(order)
+            else:
+                log.warning("stop order of no strategy of this run", strategy=order.strategy_key)
+
+    # --- orders ---------------------------------------------------------------------------------
+
+    async def place(self, cycle: Cycle) -> Cycle:
+        """Let the stop orders of a cycle wait; return it without them."""
+        decisions = [await self._placed(each) for each in cycle.decisions]
+        return replace(cycle, decisions=tuple(decisions))
+
+    async def _placed(self, decision: Decision) -> Decision:
+        proposal = decision.proposal
+        if proposal is None or proposal.trigger is None:
+            return decision
+        if proposal.signal_id in self._triggered or self._book.get(proposal.signal_id):
+            return Decision(decision.signal, None, WAITS_ALREADY)
+        order = StopOrder(proposal, waits_until(proposal.time_in_force, self._clock.now()))
+        values = order.id, *self._account, order.strategy_key, proposal, order.until
+        async with self._database.transaction(durable=True) as tx:
+            await tx.execute(_STORE, *values)
+        self._wait(order)
+        self._report(order, WAITING)
+        return Decision(decision.signal, None, WAITS)
+
+    def _wait(self, order: StopOrder) -> None:
+        self._book.add(order)
+        self._portfolio.set_order(order.snapshot(WAITING), is_open=True)
+
+    def cancelling(self, cancel: CancelOrder) -> CancelOrder:
+        """Return what cancels stop orders too; `cancel` cancels those at the venue."""
+
+        async def cancel_any(strategy_key: str, order_id: UUID) -> EndedOrder | None:
+            order = self._book.get(order_id)
+            if order is not None and order.strategy_key == strategy_key:
+                await self._cancel(order, "cancelled")
+                return EndedOrder(order.terms, Decimal(0), was_open=True)
+            if order_id in self._triggered:  # its order is about to be sent
+                return None
+            return await cancel(strategy_key, order_id)
+
+        return cancel_any
+
+    async def _cancel(self, order: StopOrder, reason: str) -> None:
+        self._book.remove(order)  # at once: no tick triggers it while its row is deleted
+        try:
+            await self._database.execute(_DELETE, order.id)
+        except BaseException:
+            self._book.add(order)
+            raise
+        self._end(order, OrderState.CANCELLED, reason)
+
+    # --- prices ---------------------------------------------------------------------------------
+
+    def on_tick(self, tick: Tick) -> None:
+        """Trigger the orders that a trade reaches; none while no cycle may start."""
+        if tick.symbol not in self._book or not self._may_start():
+            return
+        for order in self._book.reached(tick.symbol, tick.price):
+            self._book.remove(order)
+            self._triggered[order.id] = order
+            log.info(
+                "stop order triggered",
+                strategy=order.strategy_key,
+                symbol=tick.symbol,
+                price=tick.price,
+            )
+            instrument = self._portfolio.instruments[tick.symbol]
+            signal = order.signal(self._clock.now(), instrument)
+            self._on_signals(self._runners[order.strategy_key], [signal], after_order=True)
+
+    def submitted(self, signal_id: UUID) -> bool:
+        """Forget an order whose successor is stored; return whether it was a stop order."""
+        order = self._triggered.pop(signal_id, None)
+        if order is not None:
+            self._end(order, TRIGGERED, "")
+            self._delete(order)
+        return order is not None
+
+    def settled(self, key: str, signals: Iterable[Signal], task: asyncio.Task[Cycle]) -> None:
+        """End the triggered orders that a cycle refused; one that was cancelled leaves its rows."""
+        if not task.cancelled() and task.exception() is None:
+            cycle = task.result()
+            for each in signals:
+                self._refused(key, each, _reason_of(cycle, each))
+
+    def displaced(self, key: str, signals: Iterable[Signal]) -> None:
+        """End triggered orders whose signals were dropped for another one."""
+        for each in signals:
+            self._refused(key, each, DISPLACED)
+
+    def wait_again(self, key: str, signals: Iterable[Signal]) -> None:
+        """Let triggered orders wait for the next tick: no cycle may start."""
+        for each in self._of(key, signals):
+            self._book.add(self._triggered.pop(each.id))
+
+    def _refused(self, key: str, signal: Signal, reason: str) -> None:
+        for order in self._of(key, (signal,)):
+            del self._triggered[order.id]
+            self._end(order, "REJECTED", reason)
+            self._delete(order)
+
+    def _of(self, key: str, signals: Iterable[Signal]) -> list[StopOrder]:
+        if not self._triggered:
+            return []
+        sent = [each for each in signals if isinstance(each, Signal) and each.trigger is None]
+        ids = [signal_id_of(key, each) for each in sent]
+        return [self._triggered[each] for each in ids if each in self._triggered]
+
+    def _end(self, order: StopOrder, state: str, reason: str) -> None:
+        self._portfolio.set_order(order.snapshot(state, reason), is_open=False)
+        self._report(order, state, reason)
+
+    def _report(self, order: StopOrder, state: str, reason: str = "") -> None:
+        if (runner := self._runners.get(order.strategy_key)) is not None:
+            runner.update(StrategyUpdate(None, order.snapshot(state, reason)))
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _delete(self, order: StopOrder) -> None:
+        task = asyncio.create_task(self._deleted(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deleted(self, order: StopOrder) -> None:
+        while True:
+            try:
+                await self._database.execute(_DELETE, order.id)
+            except OperationError as error:
+                log.warning("stop order not deleted; retrying", error=str(error))
+                await self._clock.sleep(CHECK_INTERVAL_S)
+            else:
+                return
+
+    async def run(self) -> None:
+        """Cancel the orders whose time is over, until cancelled; the wall clock counts."""
+        while True:
+            await self._clock.sleep(CHECK_INTERVAL_S)
+            for order in self._book.overdue(self._clock.now()):
+                try:
+                    await self._cancel(order, "time in force over")
+                except OperationError as error:
+                    log.warning("stop order not cancelled; retrying", error=str(error))
+
+    async def close(self) -> None:
+        """Wait until the rows of ended orders are deleted, at most five seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+
+
+def _reason_of(cycle: Cycle, signal: Signal) -> str:
+    """Return why a signal of a cycle led to no order."""
+    if cycle.code:
+        return f"{cycle.code} {cycle.error}"
+    refused = [each.reason for each in cycle.decisions if each.signal == signal and each.reason]
+    found = refused or [each.reason for each in cycle.executions if each.reason]
+    return found[0] if found else "not sent"
