@@ -68,7 +68,8 @@ PUBLIC: dict[str, str] = {
     "qts.domain": """
         ALWAYS_OPEN Account AccountKey AttemptState BOOK_MAX_AGE_S Bar BookLevel BrokerOrder
         CacheStaleDataError Clock ConfigError EventRefusedError ExitLevels FailSafeChanged
-        FeeSchedule Fill Holding HomeInUseError Instrument InstrumentClass Instruments IntentType
+        FILL_AT_ONCE FeeSchedule Fill Holding HomeInUseError Instrument InstrumentClass Instruments
+        IntentType
         KRX_TICKS KillSwitchChanged LaneFullError MANUAL ManualClock Market OperationError OrderBook
         OrderRequest OrderSnapshot OrderState OrderTerms OrderType OutcomeUnknownError Position
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret

@@ -242,6 +242,7 @@ def test_a_limit_order_rests_until_the_day_ends() -> None:
     [
         ("005930", TimeInForce.DAY, True),
         ("005930", TimeInForce.IOC, False),
+        ("005930", TimeInForce.FOK, False),
         ("005930", 2.5, False),  # over before the price comes
         ("005930", 60.0, True),
         ("KRW-BTC", TimeInForce.GTC, True),

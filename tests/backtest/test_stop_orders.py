@@ -96,7 +96,9 @@ def test_an_order_that_does_not_wait_takes_no_trigger() -> None:
         Replace(order, trigger=D(10_000))
 
 
-@pytest.mark.parametrize(("lifetime", "fills"), [(2, 0), (3.5, 1), ("IOC", 1), ("GTC", 1)])
+@pytest.mark.parametrize(
+    ("lifetime", "fills"), [(2, 0), (3.5, 1), ("IOC", 1), ("FOK", 1), ("GTC", 1)]
+)
 def test_its_time_in_force_is_that_of_the_wait(lifetime: Any, fills: int) -> None:
     script = Scripted(stop(10_100, time_in_force=lifetime))
     result = run_backtest(script, tape(prices([10_000] * 3 + [10_100] * 2)), AT_ONCE)

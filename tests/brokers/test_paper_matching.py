@@ -384,6 +384,29 @@ def test_what_a_book_does_not_hold_of_an_ioc_order_is_cancelled() -> None:
     assert venue.cancelled == ["a"]
 
 
+@pytest.mark.parametrize(("quantity", "filled_"), [(5, 5), (6, 0)])
+def test_a_fok_order_takes_levels_for_all_of_it_or_none(quantity: int, filled_: int) -> None:
+    venue = engine()
+    venue.on_tick(Tick(STOCK, 70_000, 1, 70_000, 70_100), 0)
+    venue.on_book(book([(69_900, 2)], [(70_100, 3), (70_200, 2)]), 0)
+    fok = replace(order(Side.BUY, quantity, 70_300), time_in_force=TimeInForce.FOK)
+    fills = venue.submit("a", fok, 0)
+    assert sum(each.quantity for each in fills) == filled_
+    assert venue.cancelled == ([] if filled_ else ["a"])
+    left = replace(order(Side.BUY, 5, 70_300), time_in_force=TimeInForce.IOC)
+    assert sum(each.quantity for each in venue.submit("b", left, 0)) == 5 - filled_
+
+
+@given(st.integers(1, 40), st.integers(0, 60), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_fok_order_fills_all_of_it_or_nothing(quantity: int, volume: int, share: float) -> None:
+    venue = engine(volume_share=share)
+    venue.on_tick(Tick(STOCK, 70_000, volume, 70_000, 70_100), 0)
+    fok = replace(order(Side.BUY, quantity), time_in_force=TimeInForce.FOK)
+    found = sum(each.quantity for each in venue.submit("a", fok, 0))
+    assert found == (quantity if not share or quantity <= int(volume * share) else 0)
+    assert venue.is_open("a") is False
+
+
 @pytest.mark.parametrize(("book_at", "tick_at", "now"), [(0.0, 0.0, 11.0), (0.0, 2.0, 2.0)])
 def test_an_old_book_is_not_used(book_at: float, tick_at: float, now: float) -> None:
     """Too old by itself, or older than the last price by more than a second."""

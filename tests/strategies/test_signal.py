@@ -40,6 +40,8 @@ NUMBERS = (
         ("price", 70_000, Decimal(70_000)),
         ("price", "70000.5", Decimal("70000.5")),
         ("time_in_force", "ioc", TimeInForce.IOC),
+        ("time_in_force", "fok", TimeInForce.FOK),
+        ("trigger", "71000", Decimal(71_000)),
         ("time_in_force", TimeInForce.DAY, TimeInForce.DAY),
         ("time_in_force", 5, 5.0),
         ("time_in_force", "1.5", 1.5),
@@ -103,7 +105,7 @@ def test_clear_value_is_converted(field: str, given: Any, stored: object) -> Non
         ("symbol", "A\0", ValueError),
         ("symbol", 5930, TypeError),
         ("reason", None, TypeError),
-        ("time_in_force", "FOK", ValueError),
+        ("time_in_force", "GFD", ValueError),
         ("time_in_force", 0, ValueError),
         ("time_in_force", -5.0, ValueError),
         ("time_in_force", float("nan"), ValueError),
@@ -164,6 +166,7 @@ def test_stored_form_is_that_of_the_exact_types() -> None:
         "stop": None,
         "target": None,
         "trail": None,
+        "trigger": None,
     }
 
 
@@ -220,7 +223,7 @@ ORDER = OrderSnapshot(
         (lambda: Signal(**{**KNOWN, "stop": 0}), "Signal.stop: expected a positive number, got 0"),
         (
             lambda: Replace(ORDER),
-            "Replace.price: expected a price, a quantity or both, got None",
+            "Replace.price: expected a price, a quantity, a trigger or several, got None",
         ),
         (
             lambda: Replace(ORDER, price=Decimal(0)),

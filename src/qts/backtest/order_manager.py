@@ -30,6 +30,7 @@ from qts.domain import (
     QtsError,
     Side,
     Tick,
+    TimeInForce,
     good_until,
 )
 from qts.orders import AccountState, FillOwners, OpenOrder, PositionState, StrategyFigures
@@ -41,6 +42,7 @@ MINUTE_S = 60.0
 _FAR_ABOVE = 10  # smallest orders: it would have to lose nine tenths without a fill
 # Why orders ended without a fill, or with a part of it.
 DAY_ENDED, TIME_OVER, IOC_ENDED = "the day ended", "its time in force ended", "IOC found no price"
+FOK_ENDED = "FOK found too little at once"
 REPLACED, NO_MORE_DATA = "a stop took its place", "the data ended"
 BY_STRATEGY = "its strategy cancelled it"
 DUPLICATE = "this signal was acted on before"
@@ -255,7 +257,9 @@ class BacktestOrderManager:
     def _remove_cancelled(self) -> None:
         for order_id in self._matching.cancelled:
             symbols = [symbol for symbol, orders in self.open.items() if order_id in orders]
-            self._remove(symbols[0], order_id, IOC_ENDED)
+            lifetime = self.open[symbols[0]][order_id].proposal.time_in_force
+            reason = FOK_ENDED if lifetime is TimeInForce.FOK else IOC_ENDED
+            self._remove(symbols[0], order_id, reason)
         self._matching.cancelled.clear()
 
     def _remove(self, symbol: str, order_id: str, reason: str) -> None:

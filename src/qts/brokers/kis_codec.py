@@ -32,7 +32,10 @@ CHANGE = KisEndpoint(f"{_TRADING}/order-rvsecncl", "TTTC0013U", "VTTC0013U", "PO
 ORDERS = KisEndpoint(f"{_TRADING}/inquire-daily-ccld", "TTTC0081R", "VTTC0081R")
 BALANCE = KisEndpoint(f"{_TRADING}/inquire-balance", "TTTC8434R", "VTTC8434R")
 _DIVISION = {OrderType.LIMIT: "00", OrderType.MARKET: "01"}
-_IOC_DIVISION = {OrderType.LIMIT: "11", OrderType.MARKET: "13"}
+_DIVISIONS_AT_ONCE = {
+    TimeInForce.IOC: {OrderType.LIMIT: "11", OrderType.MARKET: "13"},
+    TimeInForce.FOK: {OrderType.LIMIT: "12", OrderType.MARKET: "14"},
+}
 _SIDES = {"01": Side.SELL, "02": Side.BUY}
 
 Row = dict[str, Any]
@@ -52,10 +55,11 @@ def place_body(account: dict[str, str], request: OrderRequest) -> dict[str, str]
             raise VenueRejectedError(
                 f"{name} of {request.symbol} is {value}; KIS takes whole numbers", name
             )
-    is_ioc = request.time_in_force is TimeInForce.IOC
+    lifetime = request.time_in_force
+    at_once = _DIVISIONS_AT_ONCE.get(lifetime) if isinstance(lifetime, TimeInForce) else None
     return account | {
         "PDNO": request.symbol,
-        "ORD_DVSN": (_IOC_DIVISION if is_ioc else _DIVISION)[request.type],
+        "ORD_DVSN": (at_once or _DIVISION)[request.type],
         "ORD_QTY": f"{request.quantity:.0f}",
         "ORD_UNPR": f"{request.price or 0:.0f}",
         "EXCG_ID_DVSN_CD": "KRX",
@@ -140,7 +144,9 @@ def parse_order(row: Row, today: date) -> KisOrderRow | None:
     at = datetime.strptime(row["ord_dt"] + row["ord_tmd"], "%Y%m%d%H%M%S").replace(tzinfo=SEOUL)
     if not filled and "취소" in str(row.get("sll_buy_dvsn_cd_name") or ""):
         return None
-    is_market = row["ord_dvsn_cd"] in ("01", "13") or not price  # manual orders have many types
+    is_market = (
+        row["ord_dvsn_cd"] in ("01", "13", "14") or not price
+    )  # manual orders have many types
     order = BrokerOrder(
         broker_order_id=order_id_of(at.date(), row["odno"]),
         symbol=row["pdno"],

@@ -2,6 +2,7 @@
 
     prepare ── funds held ──▶ start ── taker: at the quote plus slippage ──▶ filled
                                 ├──▶ IOC ── after the first match ──▶ the rest is cancelled
+                                ├──▶ FOK ── fills as a whole at its first match ──▶ or cancelled
                                 └──▶ rests ── a quote reaches or a trade passes its price ──▶
                                                                      filled at its own price
 
@@ -19,6 +20,7 @@ from decimal import Decimal
 
 from qts.brokers.config import FeesConfig, PaperConfig
 from qts.brokers.paper_account import Lot, PaperAccount
+from qts.brokers.paper_book import BookDepth, exact
 from qts.domain import (
     FeeSchedule,
     Fill,
@@ -60,37 +62,6 @@ class PaperOrder:
         return self.request.quantity - self.filled
 
 
-class BookDepth:
-    """What paper orders have left of an order book."""
-
-    def __init__(self, book: OrderBook) -> None:
-        self.book = book
-        self._taken = {Side.BUY: _ZERO, Side.SELL: _ZERO}
-
-    def left(self, side: Side) -> list[tuple[Decimal, Decimal]]:
-        """Return prices and quantities that an order of this side can still take, best first."""
-        taken, found = self._taken[side], list[tuple[Decimal, Decimal]]()
-        for price, quantity in self.book.asks if side is Side.BUY else self.book.bids:
-            whole = Decimal(int(quantity)) if quantity == int(quantity) else exact(quantity)
-            used = min(taken, whole)
-            taken -= used
-            if whole > used and 0 < price < _INFINITE:
-                found.append((exact(price), whole - used))
-        return found
-
-    def take(self, side: Side, quantity: Decimal) -> None:
-        self._taken[side] += quantity
-
-    def worst_price(self, side: Side, quantity: Decimal) -> Decimal | None:
-        """Return the last price that an order of this quantity reaches; None: the side is empty."""
-        price = None
-        for price, held in self.left(side):  # noqa: B007 - the last one is returned
-            quantity -= held
-            if quantity <= 0:
-                break
-        return price
-
-
 class PaperMatchingEngine:
     """Matching engine for one thread. Returned fills are final and already settled."""
 
@@ -119,7 +90,7 @@ class PaperMatchingEngine:
             for each in positions
         }
         self.account = PaperAccount(cash, lots)
-        self.cancelled: list[str] = []  # IOC orders that ended unfilled, for the caller to clear
+        self.cancelled: list[str] = []  # IOC and FOK orders that ended, for the caller to clear
 
     # -- market
 
@@ -216,6 +187,8 @@ class PaperMatchingEngine:
             if order.starts_ns > at_ns:
                 continue
             book = None if traded and passed(order, tick) else depth
+            if self._is_killed(order, tick, book):
+                continue
             for price, most in self._prices(order, tick, book):
                 quantity = self._take_volume(symbol, tick, min(most, order.remaining))
                 if quantity > 0:
@@ -226,6 +199,18 @@ class PaperMatchingEngine:
                 self._close(order)
                 self.cancelled.append(order.broker_order_id)
         return fills
+
+    def _is_killed(self, order: PaperOrder, tick: Tick, depth: BookDepth | None) -> bool:
+        """Cancel a FOK order that does not fill as a whole now; return whether it was one."""
+        request = order.request
+        if request.time_in_force is not TimeInForce.FOK:
+            return False
+        found = sum((most for _, most in self._prices(order, tick, depth)), _ZERO)
+        if min(found, self._volume_of(request.symbol, tick)) >= order.remaining:
+            return False
+        self._close(order)
+        self.cancelled.append(order.broker_order_id)
+        return True
 
     def _depth(self, symbol: str, at_ns: int) -> BookDepth | None:
         """Return what is left of a book that is fresh and no older than the last tick."""
@@ -290,16 +275,22 @@ class PaperMatchingEngine:
             return max(bar[0], min(price, bar[1]))
         return price
 
+    def _volume_of(self, symbol: str, tick: Tick) -> Decimal:
+        """Return what the tick's share for paper orders has left."""
+        if not self._share:
+            return Decimal("Infinity")
+        left = self._volume_left.get(symbol)
+        if left is not None and left[0] is tick:
+            return left[1]
+        shared = self._share * exact(tick.volume if 0 < tick.volume < _INFINITE else 0)
+        return self._instruments[symbol].floor_to_lot(shared)
+
     def _take_volume(self, symbol: str, tick: Tick, quantity: Decimal) -> Decimal:
         """Take up to `quantity` from the tick's share for paper orders; return what was taken."""
-        if not self._share:
-            return quantity
-        left = self._volume_left.get(symbol)
-        if left is None or left[0] is not tick:
-            shared = self._share * exact(tick.volume if 0 < tick.volume < _INFINITE else 0)
-            left = (tick, self._instruments[symbol].floor_to_lot(shared))
-        taken = min(quantity, left[1])
-        self._volume_left[symbol] = (tick, left[1] - taken)
+        left = self._volume_of(symbol, tick)
+        taken = min(quantity, left)
+        if self._share:
+            self._volume_left[symbol] = (tick, left - taken)
         return taken
 
     def _fill(self, order: PaperOrder, price: Decimal, quantity: Decimal, at_ns: int) -> Fill:
@@ -376,7 +367,3 @@ def quote_of(tick: Tick, side: Side) -> Decimal:
     """Return the opposite side's quote, or the last price if that side has none."""
     quote = tick.ask if side is Side.BUY else tick.bid
     return exact(quote if 0 < quote < _INFINITE else tick.price)
-
-
-def exact(number: float | Decimal) -> Decimal:
-    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)

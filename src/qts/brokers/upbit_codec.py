@@ -17,6 +17,7 @@ from qts.domain import (
     Side,
     TimeInForce,
 )
+from qts.venues import VenueRejectedError
 
 _SIDES = {"bid": Side.BUY, "ask": Side.SELL}
 _SIDE_CODES = {side: code for code, side in _SIDES.items()}
@@ -40,8 +41,16 @@ def place_values(request: OrderRequest, worst: Decimal | None) -> Values:
     values.append(("volume", plain(request.quantity)))
     if price is not None:
         values.append(("price", plain(price)))
-    is_ioc = request.price is None or request.time_in_force is TimeInForce.IOC
-    if is_ioc and price is not None:
+    is_fok = request.time_in_force is TimeInForce.FOK
+    if is_fok and price is None:
+        raise VenueRejectedError(
+            f"Upbit has no FOK for a market sale of {request.symbol};"
+            " expected a limit order, or IOC",
+            "time_in_force",
+        )
+    if is_fok:
+        values.append(("time_in_force", "fok"))
+    elif price is not None and (request.price is None or request.time_in_force is TimeInForce.IOC):
         values.append(("time_in_force", "ioc"))
     return [*values, ("identifier", request.client_order_id)]
 

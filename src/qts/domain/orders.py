@@ -63,15 +63,18 @@ class OrderType(StrEnum):
 class TimeInForce(StrEnum):
     """How long an order may stay at its venue; a number of seconds is the fourth choice.
 
-    DAY ends at midnight in Seoul, for every market. IOC fills at once what it can.
+    DAY ends at midnight in Seoul, for every market. IOC fills at once what it can, FOK all or
+    nothing.
     """
 
     IOC = "IOC"
+    FOK = "FOK"
     DAY = "DAY"
     GTC = "GTC"
 
 
-IOC_TTL_S = 5.0  # after which an IOC order that its venue kept is cancelled
+FILL_AT_ONCE = (TimeInForce.IOC, TimeInForce.FOK)
+IOC_TTL_S = 5.0  # after which an IOC or FOK order that its venue kept is cancelled
 _SEOUL = timezone(timedelta(hours=9))
 
 

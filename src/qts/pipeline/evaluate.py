@@ -129,7 +129,7 @@ class _Sizing(NamedTuple):
         if signal.time_in_force is TimeInForce.GTC and instrument.orders_end_with_day and rests:
             return (
                 f"time_in_force GTC: orders of {signal.symbol} end with the day;"
-                " expected IOC, DAY or seconds"
+                " expected IOC, FOK, DAY or seconds"
             )
         return ""
 

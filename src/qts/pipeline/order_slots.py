@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qts.domain import OrderType, Side, TimeInForce
+from qts.domain import FILL_AT_ONCE, OrderType, Side
 from qts.pipeline.evaluate import contradict
 from qts.risk import OrderProposal
 from qts.strategies import Signal
@@ -23,7 +23,7 @@ def sides_in_flight(order: Signal | OrderProposal) -> tuple[Side, ...]:
     if getattr(order, "trigger", None) is not None:
         return ()
     is_limit = getattr(order, "type", None) is OrderType.LIMIT
-    rests = is_limit and order.time_in_force is not TimeInForce.IOC
+    rests = is_limit and order.time_in_force not in FILL_AT_ONCE
     return (order.side,) if rests else (Side.BUY, Side.SELL)
 
 

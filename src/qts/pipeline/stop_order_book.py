@@ -16,7 +16,14 @@ from uuid import UUID
 
 import msgspec
 
-from qts.domain import Instrument, OrderSnapshot, OrderTerms, TimeInForce, good_until
+from qts.domain import (
+    FILL_AT_ONCE,
+    Instrument,
+    OrderSnapshot,
+    OrderTerms,
+    TimeInForce,
+    good_until,
+)
 from qts.risk import OrderProposal
 from qts.strategies import Signal
 
@@ -102,8 +109,7 @@ class StopOrder(msgspec.Struct, frozen=True):
 
 def waits_until(time_in_force: TimeInForce | float, at: datetime) -> datetime | None:
     """Return how long a stop order waits; what must fill at once waits for the rest of the day."""
-    fills_at_once = time_in_force is TimeInForce.IOC
-    return good_until(TimeInForce.DAY if fills_at_once else time_in_force, at)
+    return good_until(TimeInForce.DAY if time_in_force in FILL_AT_ONCE else time_in_force, at)
 
 
 class StopOrderBook:

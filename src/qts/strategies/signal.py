@@ -52,9 +52,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal", tag_field=
     may be and an exit closes the position.
     The position of an entry is closed at its `stop` or `target`, whichever price comes first, or
     when the price falls by the share `trail` below its best.
-    `time_in_force` is how long the order may stay at the venue: IOC, DAY (until midnight in Seoul),
-    GTC (refused for stocks, whose orders end with the day), or seconds as a number or a timedelta.
-    What is not filled by then is cancelled.
+    `time_in_force` is how long the order may stay at the venue: IOC (fills what it can at once),
+    FOK (all at once, or nothing), DAY (until midnight in Seoul), GTC (refused for stocks, whose
+    orders end with the day), or seconds as a number or a timedelta. What is not filled by then is
+    cancelled.
     With a `trigger` it is a stop order: it waits in QTS, and becomes the order that it describes
     when a trade is at that price or beyond it (a purchase: or above, a sale: or below).
     `at` is the time of the tick or bar behind the decision. Signals with the same strategy, symbol,
@@ -307,13 +308,13 @@ def _confidence(value: object) -> float:
 
 
 def _lifetime(value: object) -> TimeInForce | float:
-    expected = "IOC, DAY, GTC or a number of seconds"
+    expected = "IOC, FOK, DAY, GTC or a number of seconds"
     if isinstance(value, str) and value.upper() in TimeInForce.__members__:
         return TimeInForce(value.upper())
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     number = _decimal("time_in_force", expected, seconds)
     if not (number.is_finite() and 0 < number <= MAX_LIFETIME_S):
-        expected = f"IOC, DAY, GTC or seconds, above 0 and up to {MAX_LIFETIME_S}"
+        expected = f"IOC, FOK, DAY, GTC or seconds, above 0 and up to {MAX_LIFETIME_S}"
         _refuse("time_in_force", expected, value, mistyped=False)
     return float(number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,16 @@ class BrokerSuite:
         assert 0 < record.filled < quantity
         order = await the_order(market, order_id)
         assert (order.state, order.filled) == (OrderState.CANCELLED, record.filled)
+
+    async def test_a_fok_order_fills_as_a_whole_or_not_at_all(self, market: BrokerMarket) -> None:
+        _, ask = market.quote()
+        fok: Any = {"price": ask, "time_in_force": TimeInForce.FOK}
+        too_large = market.request(quantity=market.more_than_shown(), **fok)
+        orders = [await market.broker.place(each) for each in (too_large, market.request(**fok))]
+        await market.go()
+        killed, filled = [await the_order(market, each) for each in orders]
+        assert (killed.state, killed.filled) == (OrderState.CANCELLED, Decimal(0))
+        assert (filled.state, filled.filled) == (OrderState.FILLED, market.quantity)
 
     @pytest.mark.parametrize("side", Side)
     async def test_a_market_order_fills_at_once(self, market: BrokerMarket, side: Side) -> None:
