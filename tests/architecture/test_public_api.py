@@ -151,7 +151,7 @@ PUBLIC: dict[str, str] = {
         BarInput CallError Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport
         EtedaPipeline Evaluation Execution HeldValue IntentTracker IsolatedRunner JournalHeader
         JournaledRun JournaledStore MAX_ERRORS_IN_A_ROW MarketCalls MarketState MarketStatus
-        NOT_TRIGGERED StopOrder StopOrderBook waits_until
+        NOT_TRIGGERED StopOrder StopOrderBook check_venues check_venues_by_form waits_until
         OrderSubmitter OrderUpdatePublisher ParamsChange PipelineConfig PipelineHooks
         PipelineSuspension Portfolio PortfolioState PortfolioStore RunnerHooks SEOUL SignalOutcome
         StepFailedError StrategyConfig StrategyRunner StrategyUpdate TickPublisher account_of act

@@ -250,3 +250,25 @@ def test_a_backtest_takes_an_instance_by_its_name_or_all(tables: Path) -> None:
         names("breakout-bct")
     with pytest.raises(RefusedError, match="the settings have no strategy"):
         select_instances(("all",), PipelineConfig(), ())
+
+
+@pytest.mark.parametrize(
+    ("symbols", "refused"),
+    [
+        ('symbols = ["005930", "KRW-BTC"]', True),
+        ("", True),
+        ('symbols = ["005930", "000660"]', False),
+    ],
+)
+def test_capital_at_two_venues_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], symbols: str, refused: bool
+) -> None:
+    file = tmp_path / "qts.toml"
+    file.write_text(
+        'feed = { venue = ["kis", "upbit"] }\n'
+        '[[strategy]]\nclass = "rsi_scalper"\nname = "two"\ncapital = 1_000_000\n' + symbols
+    )
+    assert run_command(["config", "check", str(file)]) == (2 if refused else 0)
+    error = capsys.readouterr().err
+    expected = "strategy two: it trades at kis and upbit, and its capital and limits hold at one"
+    assert (expected in error) is refused

@@ -92,6 +92,40 @@ def assert_page_is_one_file(page: str, report: dict[str, Any]) -> None:
     assert all(each["digest"] in page for each in report["trials"])
 
 
+INSTANCES = """
+[[strategy]]
+class = "cross.py:Cross"
+name = "slow_one"
+symbols = ["005930"]
+capital = 300_000
+parameters = { slow = 9 }
+[[strategy]]
+class = "cross.py:Cross"
+"""
+
+
+def test_an_instance_keeps_its_parameters_symbols_and_capital(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("qts.toml").write_text(INSTANCES)
+    _, *data = SEARCH[:9]
+    words = ["optimise", "slow_one", *data[:3], "--no-stops", "--config", "qts.toml"]
+    words += ["--param", "fast=2..8", "--trials", "7", "--processes", "1", "--json", "report.json"]
+    assert run_command(words) == 0
+    report = json.loads(Path("report.json").read_text())
+    assert report["strategy"] == "slow_one"
+    assert {line.split()[1] for line in starts()} == {"9"}  # slow, of the instance
+    best = shlex.split(report["best_command"])
+    assert best[best.index("backtest") + 1] == "slow_one"
+    assert run_command([*best[best.index("backtest") :], "--json", "best.json"]) == 0
+    again = json.loads(Path("best.json").read_text())
+    assert again["digest"] in {each["digest"] for each in report["trials"]}
+    capsys.readouterr()
+    words[1] = "all"
+    assert run_command(words) == 2
+    assert "slow_one, cross; expected one strategy to search" in capsys.readouterr().err
+
+
 def test_a_killed_worker_costs_its_trial_only(workdir: Path) -> None:
     whole = optimise("--study", "whole", "--processes", "1")
     Path("starts").unlink()

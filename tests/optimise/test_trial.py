@@ -8,9 +8,10 @@ import pytest
 from qts.backtest import BacktestConfig, BarTape, default_instruments
 from qts.optimise import TrialContext, make_folds
 from qts.optimise.trial import Task, Trial, TrialRunner
+from qts.pipeline import StrategyConfig
 from tests.backtest.bars import bar_tape, day_closes
 
-FILE = "tests/optimise/strategies.py:Cross"
+CROSS = StrategyConfig(source="tests/optimise/strategies.py:Cross", name="cross")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def changed(tape: BarTape, after: float) -> BarTape:
 
 def run(tape: BarTape, task: Task) -> Trial:
     settings = BacktestConfig(use_stops=False)
-    return TrialRunner(TrialContext(FILE, tape, settings, default_instruments(), 1)).run(task)
+    return TrialRunner(TrialContext(CROSS, tape, settings, default_instruments(), 1)).run(task)
 
 
 def tasks(tape: BarTape) -> list[tuple[Task, Task]]:

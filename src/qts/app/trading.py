@@ -21,7 +21,7 @@ from qts.cache.redis import RedisStore
 from qts.config import Config
 from qts.dashboard.telegram_commands import TelegramCommands
 from qts.database import Database
-from qts.domain import AccountKey, Clock, RefusedError, Secret
+from qts.domain import AccountKey, Clock, Secret
 from qts.events import (
     AsyncPublisher,
     Catalogue,
@@ -41,6 +41,7 @@ from qts.pipeline import (
     IsolatedRunner,
     RunnerHooks,
     StrategyRunner,
+    check_venues,
 )
 from qts.pipeline.bar_publisher import BarPublisher
 from qts.pipeline.engine import (
@@ -174,22 +175,15 @@ class TradingSystem:
         )
 
     def _check_capital(self) -> None:
-        """Refuse capital or limits of an instance that trades at several venues.
-
-        Each account has its own gate, and none of them counts what another holds.
-        """
+        """Refuse capital or limits of an instance that trades at several venues."""
         for each in self.instances:
-            strategy = self.strategies[each.name]
+            symbols = self.strategies[each.name].symbols
             at = [
                 account.venue
                 for account in self.accounts
-                if strategy.symbols is None or any(map(account.trades, strategy.symbols))
+                if symbols is None or any(map(account.trades, symbols))
             ]
-            if len(at) > 1 and each.exact_limits is not None:
-                raise RefusedError(
-                    f"strategy {each.name}: it trades at {' and '.join(at)}, and its capital and"
-                    " limits hold at one venue; expected symbols of one of them"
-                )
+            check_venues(each, at)
 
     def _symbols(self) -> dict[str, list[str]]:
         """Return the symbols to watch at each venue."""

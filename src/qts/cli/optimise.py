@@ -212,9 +212,8 @@ def _search(
     from qts.strategies import load_strategy
 
     home = resolve_home(load(options.config, os.environ)).path
-    kind = load_strategy(options.strategies[0])
     plan, context, chosen = _prepare(options, search, chosen, home)
-    identity = study_identity(plan, kind, context)
+    identity = study_identity(plan, load_strategy(context.strategy.source), context)
     name = search.study or study_name(identity)
     processes = search.processes or detect_topology().usable
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
@@ -253,9 +252,13 @@ def _prepare(
     check_name("--method", search.method, METHODS)
     check_name("--metric", search.metric, METRICS)
     method = cast(Any, search.method)
-    space = SearchSpace.parse(load_strategy(options.strategies[0]), search.params)
+    instances = options.instances()
+    if len(instances) != 1:
+        names = ", ".join(each.name for each in instances)
+        raise RefusedError(f"{options.strategies[0]} is {names}; expected one strategy to search")
+    space = SearchSpace.parse(load_strategy(instances[0].source), search.params)
     trials = trial_count(method, space, search.trials)
-    settings = options.settings()
+    settings = replace(options.settings(), instances=instances)
     tape, _ = select_tape(chosen, home)
     if not isinstance(tape, BarTape):
         raise RefusedError("the data has ticks; expected bars: --bars 1m, or a file of bars")
@@ -273,8 +276,7 @@ def _prepare(
         folds=make_folds(tape.rows["at"], search.folds, search.share),
     )
     known = load_instruments(options.instruments, options.data, options.venue)
-    name = options.arguments(chosen)[0]
-    return plan, TrialContext(name, tape, settings, known, search.seed), chosen
+    return plan, TrialContext(instances[0], tape, settings, known, search.seed), chosen
 
 
 def _plan_lines(
@@ -320,7 +322,6 @@ def _info(
     result: StudyResult,
 ) -> StudyInfo:
     from qts.optimise import StudyInfo
-    from qts.strategies import load_strategy
 
     chosen, context = data
     fold, params = result.best.fold, result.best.best.params
@@ -328,7 +329,7 @@ def _info(
     tape = context.tape
     return StudyInfo(
         study=study,
-        strategy=load_strategy(options.strategies[0]).key,
+        strategy=context.strategy.name,
         data=f"{tape.events:,} bars of {tape.timeframe} of {len(tape.symbols):,} symbols",
         data_digest=tape.digest,
         command=f"{options.command(chosen, os.environ, 'optimise')} {search.words(study)}",

@@ -30,6 +30,7 @@ from qts.outbox import OutboxConfig
 from qts.pipeline import (
     PipelineConfig,
     StrategyConfig,
+    check_venues_by_form,
     own_stops,
     strategy_instances,
     strategy_names,
@@ -178,6 +179,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the instances of strategies of a run; raise RefusedError for one that is wrong."""
         instances = strategy_instances(self.pipeline, self.strategy)
         own_stops(self.risk.stops, instances)
+        for each in instances:
+            check_venues_by_form(each, self.feed.venues)
         return instances
 
     def strategy_names(self) -> list[str]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 import qts
 from qts.optimise.folds import Fold
 from qts.optimise.samplers import Method, optuna_version
 from qts.optimise.space import SearchSpace
 from qts.optimise.trial import Metric, TrialContext
+from qts.pipeline import StrategyConfig
 from qts.strategies import Strategy
 
 WINDOW = 16  # trials in progress at most; part of what a study is
@@ -42,7 +44,7 @@ def study_identity(
     source = inspect.getsourcefile(kind)
     known = [context.instruments[symbol] for symbol in context.tape.symbols]
     found = {
-        "strategy": kind.key,
+        "strategy": context.strategy.name,
         "code": _digest(Path(source).read_bytes() if source else b""),
         "parameters": " ".join(map(str, plan.space.ranges)),
         "method": plan.method,
@@ -50,12 +52,20 @@ def study_identity(
         "seed": str(plan.seed),
         "folds": _digest(msgspec.json.encode(plan.folds)),
         "data": context.tape.digest,
-        "settings": _digest(msgspec.json.encode(context.settings)),
+        "settings": _digest(msgspec.json.encode(replace(context.settings, instances=()))),
         "instruments": _digest(msgspec.json.encode(known)),
         "window": str(WINDOW),
         "qts": qts.__version__,
     }
+    if (given := _instance(context.strategy)) != b"{}":
+        found["instance"] = _digest(given)
     return found | ({"optuna": optuna_version()} if plan.method == "bayes" else {})
+
+
+def _instance(strategy: StrategyConfig) -> bytes:
+    """Return what an instance has beyond its class and its name."""
+    own = msgspec.to_builtins(strategy)
+    return msgspec.json.encode({name: own[name] for name in own if name not in ("class", "name")})
 
 
 def study_name(identity: dict[str, str]) -> str:

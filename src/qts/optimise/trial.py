@@ -28,7 +28,7 @@ from qts.backtest import (
 from qts.domain import Instruments
 from qts.optimise.luck import ReturnMoments
 from qts.optimise.samplers import derive_seed
-from qts.strategies import load_strategy
+from qts.pipeline import StrategyConfig
 
 Metric = Literal["sharpe", "return", "cagr", "calmar", "profit_factor"]
 Part = Literal["in", "out"]
@@ -130,7 +130,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class TrialContext(msgspec.Struct, frozen=True):
     """What all trials of a study share; sent to each worker once."""
 
-    strategy: str
+    strategy: StrategyConfig  # its parameters hold where a trial sets none
     tape: BarTape
     settings: BacktestConfig
     instruments: Instruments
@@ -142,7 +142,6 @@ class TrialRunner:
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context
-        self._kind = load_strategy(context.strategy)
         self._stretch: tuple[tuple[float, float], BarTape] | None = None
 
     def run(self, task: Task) -> Trial:
@@ -153,7 +152,7 @@ class TrialRunner:
         np.random.seed(seed)
         try:
             result = run_backtest(
-                self._kind.from_params(task.params),
+                context.strategy.with_parameters(task.params).create(),
                 self._tape(task.start, task.split if task.part == "in" else task.end),
                 context.settings,
                 instruments=context.instruments,

@@ -60,6 +60,8 @@ from qts.pipeline.strategy_call import call_with_update as call_with_update
 from qts.pipeline.strategy_call import has_method as has_method
 from qts.pipeline.strategy_call import takes_updates as takes_updates
 from qts.pipeline.strategy_config import StrategyConfig as StrategyConfig
+from qts.pipeline.strategy_config import check_venues as check_venues
+from qts.pipeline.strategy_config import check_venues_by_form as check_venues_by_form
 from qts.pipeline.strategy_config import own_stops as own_stops
 from qts.pipeline.strategy_config import select_instances as select_instances
 from qts.pipeline.strategy_config import strategy_instances as strategy_instances

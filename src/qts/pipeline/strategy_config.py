@@ -17,7 +17,14 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from qts.domain import MANUAL, STOPS, RefusedError, check_name, name_choices
+from qts.domain import (
+    MANUAL,
+    STOPS,
+    RefusedError,
+    assumed_instrument,
+    check_name,
+    name_choices,
+)
 from qts.risk import (
     PositionStops,
     RiskLimits,
@@ -149,6 +156,32 @@ def own_stops(stops: StopsConfig, instances: Iterable[StrategyConfig]) -> dict[s
         if own is not None:
             found[each.name] = own
     return found
+
+
+def check_venues(instance: StrategyConfig, venues: Sequence[str]) -> None:
+    """Refuse capital or limits of an instance that trades at all of these venues.
+
+    Each account has its own gate, and none of them counts what another holds.
+    """
+    if len(venues) > 1 and instance.exact_limits is not None:
+        raise RefusedError(
+            f"strategy {instance.name}: it trades at {' and '.join(venues)}, and its capital and"
+            " limits hold at one venue; expected symbols of one of them"
+        )
+
+
+def check_venues_by_form(instance: StrategyConfig, venues: Sequence[str]) -> None:
+    """Do so before the lists of the venues are known: by the form of the symbols."""
+    from qts.strategies import load_strategy
+    from qts.venues import market_of_venue
+
+    if len(venues) < 2 or instance.exact_limits is None:
+        return
+    symbols = instance.symbols or load_strategy(instance.source).symbols
+    markets = {assumed_instrument(each).market for each in symbols or ()}
+    check_venues(
+        instance, [each for each in venues if symbols is None or market_of_venue(each) in markets]
+    )
 
 
 def strategy_names(pipeline: PipelineConfig, tables: Sequence[StrategyConfig]) -> list[str]:
