@@ -12,7 +12,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "testing"),
     ("verify",),
     ("app",),
-    ("config",),
+    ("config", "client"),
     ("dashboard",),
     ("optimise", "explain"),
     ("backtest",),

@@ -53,11 +53,14 @@ PUBLIC: dict[str, str] = {
         toml with_keys write_private
     """,
     "qts.dashboard": """
-        ACKNOWLEDGEMENT AcknowledgeAlertsAction Action ActionLog ActionRow ActionService
-        ClosePositionsAction DEFAULT_PORT DailyReport Dashboard DashboardConfig DashboardSources
-        LiveStatus LiveStatusSource ManualOrderError Operator PlaceOrderAction Role TerminalSnapshot
-        Tokens Top address_of bind_socket day_bounds frame load_report parse_day read_live
-        render_report_html render_report_table serve
+        ACKNOWLEDGEMENT AcknowledgeAlertsAction Action ActionLog ActionResult ActionRow
+        ActionService ActionsPage AlertsPage ApiToken ApiTokens ClosePositionsAction
+        DEFAULT_PORT DailyReport Dashboard DashboardConfig DashboardSources DeadLettersPage
+        EquityPage FillRow FillsPage LiveStatus LiveStatusSource ManualOrderError Operator
+        OrderPage OrdersPage OutboxPage PlaceOrderAction PositionsPage RiskPage Role
+        StatusPage StrategiesPage TerminalSnapshot Tokens Top address_of bind_socket
+        day_bounds frame load_report openapi_document parse_day read_live render_report_html
+        render_report_table serve
     """,
     "qts.dashboard.terminal": "LiveStatusSource StatusSource TerminalSnapshot Top frame",
     "qts.database": """

@@ -24,7 +24,7 @@ from qts.config import Config
 from qts.dashboard import DashboardConfig, LiveStatusSource, read_live
 from qts.dashboard.hub import Hub
 from qts.dashboard.live_status import LiveReading, encode, largest_drops
-from qts.dashboard.queries import MAX_ENTRIES, QueryCache
+from qts.dashboard.query_cache import MAX_ENTRIES, QueryCache
 from qts.dashboard.run_metrics import RateMeter
 from qts.dashboard.terminal.tables import banner, is_normal
 from qts.database import Database, DatabaseConfig

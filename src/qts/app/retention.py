@@ -1,8 +1,8 @@
 """Retention: the end of everything that a run lets grow.
 
     PostgreSQL   account snapshots (thinned), safety log, dashboard actions, notifications, backtest
-                 jobs, manual commands, alerts, replayed dead letters, the outbox's history,
-                 samples of runs (thinned)
+                 jobs, manual commands, requests of the API, alerts, replayed dead letters, the
+                 outbox's history, samples of runs (thinned)
     files        logs of the servers and of child processes, decision journals, daily reports
 
 Orders, fills and positions are the books of the account and are kept. So are dead letters until an
@@ -70,6 +70,7 @@ _OLD_ROWS = {
     "event_dead_letter": "replayed_at < clock_timestamp() - $1::interval",
     "alert": "last_at < clock_timestamp() - $1::interval",
     "manual_command": "requested_at < clock_timestamp() - $1::interval",
+    "api_request": "started_at < clock_timestamp() - $1::interval",
 }
 # Logs that are written once: this function alone may delete from them, and records that it did.
 _RETAIN_LOG = "SELECT retain_log($1, $2, $3)"
@@ -79,6 +80,7 @@ _KEYS = {
     "event_dead_letter": "number",
     "alert": "id",
     "manual_command": "id",
+    "api_request": "id",
 }
 
 
@@ -190,6 +192,7 @@ def days_by_table(settings: Config) -> dict[str, int]:
         "event_dead_letter": config.replayed_letters_days,
         "alert": config.actions_days,
         "manual_command": config.actions_days,
+        "api_request": config.actions_days,
     }
 
 

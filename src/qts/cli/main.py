@@ -76,7 +76,11 @@ _NEW = {
     "kill": Entry("safety:kill", "Kill switch: on, off, status", "Trade"),
     "failsafe": Entry("safety:failsafe", "Fail-safe: status, release, codes", "Trade"),
     "top": Entry("view:top", "Live status in the terminal", "Watch"),
-    "dashboard": Entry("view:dashboard", "Live status in the browser", "Watch"),
+    "dashboard": Entry(
+        "dashboard:dashboard",
+        "Live status in the browser; token, openapi: the API for programs",
+        "Watch",
+    ),
     "report": Entry(
         "report:report", "Profit, trades, refusals, incidents and latencies of a day", "Watch"
     ),

@@ -67,11 +67,12 @@ class ActionLog:
             outcome,
         )
 
-    async def rows(self, limit: int) -> list[ActionRow]:
-        """Return the newest rows first."""
+    async def rows(self, limit: int, before: int | None = None) -> list[ActionRow]:
+        """Return the newest rows first, those before an id if it is given."""
         rows = await self._database.fetch(
             "SELECT id, at, actor, role, address, action, target, detail, outcome, message"
-            " FROM dashboard_action ORDER BY id DESC LIMIT $1",
+            " FROM dashboard_action WHERE $2::bigint IS NULL OR id < $2 ORDER BY id DESC LIMIT $1",
             limit,
+            before,
         )
         return [ActionRow(*row) for row in rows]

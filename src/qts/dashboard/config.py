@@ -40,6 +40,9 @@ class DashboardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     acknowledge: Annotated[
         str, Meta(description=f"{ACKNOWLEDGEMENT}, required beyond 127.0.0.1 without TLS")
     ] = ""
+    api_requests_per_minute: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="requests of one API token per minute")
+    ] = 600
     session_hours: Annotated[float, Meta(gt=0, le=720, description="how long a login lasts")] = 12.0
 
     def __post_init__(self) -> None:

@@ -3,18 +3,19 @@
 DNS rebinding lets any web page reach 127.0.0.1 under its own name, so the Host must be configured.
 A page of another site can make the browser send requests here, so requests that change something,
 and every WebSocket, must come from the dashboard's origin, and an action must carry the session's
-token.
+token. Programs (/api/v1) carry a bearer token instead, which no browser adds by itself.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 
 from aiohttp import web
 
 from qts import telemetry
+from qts.dashboard.api.problem import is_api, problem_response
 from qts.dashboard.config import DashboardConfig
 from qts.dashboard.session import COOKIE, LoginSessions
 
@@ -81,9 +82,11 @@ class Guard:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Host", "").lower() not in self._hosts:
-            return error_response(421, "unknown host name; add it to dashboard.names")
+            return refuse(request, 421, "unknown host name; add it to dashboard.names")
         if not self._is_same_origin(request):
-            return error_response(403, "request from another origin")
+            return refuse(request, 403, "request from another origin")
+        if is_api(request):  # its own check asks for a token; no cookie lets in
+            return None
         if request.path in PUBLIC_PATHS:
             return None
         session = self._sessions.find(request.cookies.get(COOKIE))
@@ -106,9 +109,18 @@ class Guard:
                 return False
         origin = request.headers.get("Origin")
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
-        if origin is None:
-            return request.method in _SAFE_METHODS and not is_socket
+        if origin is None:  # programs have none, and no cookie that a page could use
+            return (request.method in _SAFE_METHODS and not is_socket) or is_api(request)
         return origin.lower() in self._origins
+
+
+def refuse(
+    request: web.Request, status: int, text: str, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """Return the response to a request that failed: a problem object for programs."""
+    if is_api(request):
+        return problem_response(status, text, headers)
+    return error_response(status, text)
 
 
 def error_response(status: int, text: str) -> web.Response:

@@ -22,7 +22,8 @@ from qts.dashboard.live_status import (
     LiveStatus,
     read_text,
 )
-from qts.dashboard.verdict import Observed, StoredState, judge, read_stored
+from qts.dashboard.pages import StatusPage
+from qts.dashboard.verdict import Observed, RunState, StoredState, judge, read_stored
 from qts.database import Database
 from qts.domain import AccountKey, Clock, OperationError
 
@@ -87,6 +88,14 @@ class Hub:
     async def live(self) -> LiveStatus | None:
         """Return the status of the run, or None if none reports."""
         return self._live.status if self._seen.run == "reporting" else None
+
+    def state(self) -> StatusPage:
+        """Return the state that the pages show, as a value."""
+        return msgspec.json.decode(self._text, type=StatusPage)
+
+    @property
+    def run_state(self) -> RunState:
+        return self._seen.run
 
     def refresh(self) -> None:
         """Read the safety state now, after an action changed it."""

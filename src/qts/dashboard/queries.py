@@ -1,76 +1,59 @@
-"""Read-only queries of the pages, and a short-lived cache that open pages share."""
+"""Read-only queries of the pages and of the API.
+
+A public method is a query: its annotations are its parameters and its document, its docstring the
+description that programs read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from qts.backtest import show_job
-from qts.cache import CacheConfig, CacheStore, read_raw
+from qts.cache import read_raw
+from qts.dashboard import pages
 from qts.dashboard.action_log import ActionLog
 from qts.dashboard.candles import Candles
+from qts.dashboard.cursor import (
+    FillPosition,
+    OrderPosition,
+    RowPosition,
+    cut_page,
+    decode_cursor,
+)
 from qts.dashboard.equity import load_curve, load_day_profit
-from qts.database import Database, Row
-from qts.domain import AccountKey, Clock, OperationError, RefusedError
+from qts.dashboard.hub import Hub
+from qts.dashboard.sources import DashboardSources
+from qts.database import Row
+from qts.domain import Clock, OperationError
 from qts.events import DeadLetterAdmin
 from qts.notify import AlertStore
 from qts.orders import OrderRow, list_orders, list_positions, order_history
 from qts.outbox import OutboxConfig, paused_streams, stream_depths
-from qts.risk import FailSafe
+from qts.risk import FailSafe, SafetyLogEntry
 from qts.router import load_last_report
-
-TTL_S = 0.5
-MAX_ENTRIES = 64
-
-
-class QueryCache:
-    """Results by request; concurrent requests share one query in flight."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._entries: dict[str, tuple[int, asyncio.Task[bytes]]] = {}
-
-    async def get(self, key: str, query: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
-        now = self._clock.monotonic_ns()
-        entry = self._entries.get(key)
-        if entry is None or now - entry[0] > TTL_S * 1e9:
-            self._entries.pop(key, None)  # so that the oldest is first
-            while len(self._entries) >= MAX_ENTRIES:
-                del self._entries[next(iter(self._entries))]
-            entry = (now, asyncio.create_task(query()))
-            self._entries[key] = entry
-        try:
-            return await asyncio.shield(entry[1])
-        except Exception:
-            self._entries.pop(key, None)  # the next request runs the query again
-            raise
-
-    def clear(self) -> None:
-        """Drop all results, after an action changed something."""
-        self._entries.clear()
-
 
 _SIGNAL = (
     "SELECT s.id, s.strategy_key, s.symbol, s.side, s.reason, s.decided_at, s.created_at,"
     " i.approved_at, i.expires_at, i.updated_at AS intent_updated_at"
     " FROM signal s JOIN order_intent i ON i.signal_id = s.id WHERE i.id = $1"
 )
+# Newest first. $3 symbol or null, $4 since, $5 limit, $6 to $9 the position of the page before.
 _FILLS = (
-    "SELECT side, quantity, price, fee, traded_at, broker_order_id FROM fill"
-    " WHERE traded_at > now() - interval '7 days' AND broker = $1 AND account = $2 AND symbol = $3"
-    " ORDER BY traded_at DESC LIMIT 500"
+    "SELECT broker, account, trade_id, broker_order_id, symbol, side, quantity, price, fee,"
+    " realised_pnl, traded_at FROM fill"
+    " WHERE broker = $1 AND account = $2 AND ($3::text IS NULL OR symbol = $3) AND traded_at > $4"
+    " AND ($6::timestamptz IS NULL"
+    ' OR (traded_at, broker COLLATE "C", account COLLATE "C", trade_id COLLATE "C")'
+    " < ($6, $7, $8, $9))"
+    ' ORDER BY traded_at DESC, trade_id COLLATE "C" DESC LIMIT $5'
 )
-_LATEST_FILLS = (
-    "SELECT broker, account, symbol, side, quantity, price, fee, realised_pnl, traded_at FROM fill"
-    " WHERE traded_at > now() - interval '7 days' AND broker = $1 AND account = $2"
-    " ORDER BY traded_at DESC LIMIT 10"
-)
+_EVER = datetime.min.replace(tzinfo=UTC)
+_WEEK_S = 7 * 86_400.0
 _NAMES = (
     "SELECT DISTINCT ON (symbol) symbol, name, name_en FROM instrument"
     " WHERE symbol = ANY ($1::text[]) ORDER BY symbol, last_seen_at DESC"
@@ -105,54 +88,61 @@ _BROWSERS = (
     "SELECT endpoint_hash, created_at, disabled_at FROM push_subscription"
     " ORDER BY created_at DESC LIMIT 50"
 )
-_BARS = (1, 5, 15, 60, 300, 900, 3600)
 
 
 class DashboardQueries:
-    """Data of the pages of the accounts of a run; the name of a public method is its route.
+    """Data of the accounts of a run, for the pages and for programs."""
 
-    `folders` are the home and the folder of the records.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        accounts: Sequence[AccountKey],
-        store: CacheStore,
-        cache: CacheConfig,
-        folders: tuple[Path, Path],
-        clock: Clock,
-    ) -> None:
-        home, record = folders
-        self._database = database
-        self._accounts = accounts
-        self._store = store
-        self._cache = cache
-        self._home = home
-        self._candles = Candles(record)
+    def __init__(self, sources: DashboardSources, hub: Hub, clock: Clock) -> None:
+        self._sources = sources
+        self._database = sources.database
+        self._accounts = sources.accounts
+        self._hub = hub
+        self._candles = Candles(sources.record)
         self._clock = clock
         self._candles_lock = asyncio.Lock()
 
-    async def overview(self, _params: Mapping[str, str]) -> Any:
-        database = self._database
-        logs = [line for key in self._accounts for line in await FailSafe(database, key).log(20)]
-        rows = [row for key in self._accounts for row in await list_positions(database, key)]
-        fills = [row for key in self._accounts for row in await database.fetch(_LATEST_FILLS, *key)]
-        fills.sort(key=lambda row: row["traded_at"], reverse=True)
-        suspended = [
-            row for key in self._accounts for row in await database.fetch(_SUSPENDED, *key)
-        ]
+    async def status(self, _params: pages.Params) -> pages.StatusPage:
+        """Return whether QTS trades and why, and the live status of the run."""
+        return self._hub.state()
+
+    async def overview(self, params: pages.Params) -> dict[str, Any]:
+        """Return what the first page shows beside the status."""
+        fills, alerts = pages.FillsParams(limit=10), pages.AlertsParams()
         return {
             "open_orders": await self._orders(20, only_open=True),
-            "fills": _to_dicts(fills[:10]),
-            "safety_log": sorted(logs, key=lambda each: each.at, reverse=True)[:20],
-            "positions": [row for row in rows if row.quantity],
-            "suspended": _to_dicts(suspended),
+            "fills": (await self._fills(fills, since_s=_WEEK_S)).fills,
+            "safety_log": await self._safety_log(),
+            "positions": (await self.positions(params)).positions,
+            "suspended": await self._suspended(),
             "unknown": await self._orders(20, state="UNKNOWN"),
             "reconciled_at": await self._reconciled_at(),
-            "actions": await ActionLog(database).rows(20),
-            "alerts": await AlertStore(database, self._accounts).rows(100, acknowledged=True),
+            "actions": (await self.actions(pages.ListParams(limit=20))).actions,
+            "alerts": (await self.alerts(alerts)).alerts,
         }
+
+    async def positions(self, _params: pages.Params) -> pages.PositionsPage:
+        """Return the positions of the ledger, and as the run sees them with prices and stops."""
+        rows = [row for key in self._accounts for row in await list_positions(self._database, key)]
+        live = await self._hub.live()
+        return pages.PositionsPage(
+            positions=[row for row in rows if row.quantity],
+            live=live.positions if live else None,
+        )
+
+    async def orders(self, params: pages.OrdersParams) -> pages.OrdersPage:
+        """Return orders with their latest attempt, newest first."""
+        found = await self._orders(
+            params.limit + 1,
+            before=decode_cursor(params.cursor, OrderPosition),
+            state=params.state,
+            symbol=params.symbol or None,
+            only_open=params.open,
+        )
+        page, cursor = cut_page(found, params.limit, lambda row: (row.created_at, row.intent_id))
+        return pages.OrdersPage(
+            orders=page, reconciled_at=await self._reconciled_at(), next_cursor=cursor
+        )
 
     async def _orders(self, limit: int, **wanted: Any) -> list[OrderRow]:
         """Return the newest orders of all accounts."""
@@ -161,128 +151,190 @@ class DashboardQueries:
             for key in self._accounts
             for row in await list_orders(self._database, key, limit=limit, **wanted)
         ]
-        return sorted(found, key=lambda row: row.created_at, reverse=True)[:limit]
+        found.sort(key=lambda row: (row.created_at, row.intent_id), reverse=True)
+        return found[:limit]
 
     async def _reconciled_at(self) -> datetime | None:
         """Return when the account that was reconciled longest ago was; None: one never was."""
         found = [await self._database.fetchval(_RECONCILED, *key) for key in self._accounts]
         return None if None in found else min(found)
 
-    async def equity(self, params: Mapping[str, str]) -> Any:
-        """Return the curve of a span and the profit of the day, of all accounts together."""
-        now, span = self._clock.now(), params.get("span", "1d")
-        return {
-            "curve": await load_curve(self._database, self._accounts, span, now),
-            "today": await load_day_profit(self._database, self._accounts, now),
-        }
-
-    async def names(self, params: Mapping[str, str]) -> Any:
-        """Return the Korean and the English name of each known symbol."""
-        symbols = params.get("symbols", "").split(",")[:MAX_NAMES]
-        rows = await self._database.fetch(_NAMES, symbols)
-        return {"names": {row["symbol"]: [row["name"], row["name_en"]] for row in rows}}
-
-    async def events(self, _params: Mapping[str, str]) -> Any:
-        letters = await DeadLetterAdmin(self._database).find(100, None, True)
-        return {
-            "dead_letters": [
-                {"state": letter.state, **msgspec.structs.asdict(letter)} for letter in letters
-            ]
-        }
-
-    async def orders(self, params: Mapping[str, str]) -> Any:
-        return {
-            "orders": await self._orders(
-                100,
-                state=params.get("state") or None,
-                symbol=params.get("symbol") or None,
-                only_open=params.get("open") == "1",
-            ),
-            "reconciled_at": await self._reconciled_at(),
-        }
-
-    async def order(self, params: Mapping[str, str]) -> Any:
+    async def order(self, params: pages.IdParams) -> pages.OrderPage:
         """Return one order from its signal to its last fill."""
-        intent = _uuid(params.get("id", ""))
-        history = await order_history(self._database, intent)
-        signal = await self._database.fetchrow(_SIGNAL, intent)
-        return {
-            **msgspec.structs.asdict(history),
-            "signal": dict(signal.items()) if signal is not None else None,
-        }
+        history = await order_history(self._database, params.id)
+        signal = await self._database.fetchrow(_SIGNAL, params.id)
+        return pages.OrderPage(
+            order=history.order,
+            attempts=history.attempts,
+            fills=history.fills,
+            signal=dict(signal.items()) if signal is not None else None,
+        )
 
-    async def outbox(self, _params: Mapping[str, str]) -> Any:
+    async def fills(self, params: pages.FillsParams) -> pages.FillsPage:
+        """Return fills, newest first."""
+        return await self._fills(params)
+
+    async def _fills(
+        self, params: pages.FillsParams, since_s: float | None = None
+    ) -> pages.FillsPage:
+        since = _EVER
+        if since_s is not None:
+            since = datetime.fromtimestamp(self._clock.now().timestamp() - since_s, UTC)
+        before = decode_cursor(params.cursor, FillPosition) or (None, None, None, None)
+        wanted = (params.symbol or None, since, params.limit + 1, *before)
+        rows = [
+            pages.FillRow(**dict(row.items()))
+            for key in self._accounts
+            for row in await self._database.fetch(_FILLS, *key, *wanted)
+        ]
+        rows.sort(key=_fill_position, reverse=True)
+        page, cursor = cut_page(rows, params.limit, _fill_position)
+        return pages.FillsPage(fills=page, next_cursor=cursor)
+
+    async def strategies(self, _params: pages.Params) -> pages.StrategiesPage:
+        """Return the strategies of the run with their parameters and the profit of the day."""
+        live = await self._hub.live()
+        return pages.StrategiesPage(
+            run=self._hub.run_state,
+            strategies=[
+                pages.StrategyRow(status=each, profit=live.profits.get(each.key))
+                for each in live.strategies
+            ]
+            if live
+            else [],
+        )
+
+    async def equity(self, params: pages.EquityParams) -> pages.EquityPage:
+        """Return the curve of a span and the profit of the day, of all accounts together."""
+        now = self._clock.now()
+        return pages.EquityPage(
+            curve=await load_curve(self._database, self._accounts, params.span, now),
+            today=await load_day_profit(self._database, self._accounts, now),
+        )
+
+    async def alerts(self, params: pages.AlertsParams) -> pages.AlertsPage:
+        """Return open alerts, newest first, then acknowledged ones."""
+        store = AlertStore(self._database, self._accounts)
+        return pages.AlertsPage(
+            alerts=await store.rows(params.limit, acknowledged=params.acknowledged)
+        )
+
+    async def risk(self, _params: pages.Params) -> pages.RiskPage:
+        """Return the fail-safe and its log, the kill switches, limits and refusals."""
+        state, live = self._hub.state(), await self._hub.live()
+        return pages.RiskPage(
+            safety=state.safety,
+            switches=state.switches,
+            safety_log=await self._safety_log(),
+            suspended=await self._suspended(),
+            limits=live.limits if live else None,
+            refusals=live.refusals if live else None,
+        )
+
+    async def _safety_log(self) -> list[SafetyLogEntry]:
+        logs = [
+            line for key in self._accounts for line in await FailSafe(self._database, key).log(20)
+        ]
+        return sorted(logs, key=lambda each: each.at, reverse=True)[:20]
+
+    async def _suspended(self) -> list[pages.SuspendedSymbol]:
+        return [
+            pages.SuspendedSymbol(**dict(row.items()))
+            for key in self._accounts
+            for row in await self._database.fetch(_SUSPENDED, *key)
+        ]
+
+    async def outbox(self, _params: pages.Params) -> pages.OutboxPage:
+        """Return the backlog of each stream, dead events and the latest ones."""
         database = self._database
         since = UUID(int=(int(self._clock.now().timestamp() - _LATEST_S) * 1000) << 80)
-        return {
-            "depths": await stream_depths(database, OutboxConfig().streams),
-            "paused": sorted(await paused_streams(database)),
-            "dead": _to_dicts(await database.fetch(_DEAD)),
-            "latest": _to_dicts(await database.fetch(_LATEST, since)),
-        }
+        return pages.OutboxPage(
+            depths=await stream_depths(database, OutboxConfig().streams),
+            paused=sorted(await paused_streams(database)),
+            dead=_outbox_rows(await database.fetch(_DEAD)),
+            latest=_outbox_rows(await database.fetch(_LATEST, since)),
+        )
 
-    async def market(self, params: Mapping[str, str]) -> Any:
-        symbol, bar_s = params.get("symbol", ""), _bar(params.get("bar", "60"))
+    async def dead_letters(self, params: pages.ListParams) -> pages.DeadLettersPage:
+        """Return events that used up their retries in a lane, newest first."""
+        before = decode_cursor(params.cursor, RowPosition)
+        letters = await DeadLetterAdmin(self._database).find(
+            params.limit + 1, None, True, before[0] if before else None
+        )
+        page, cursor = cut_page(letters, params.limit, lambda letter: (letter.number,))
+        rows = [
+            pages.DeadLetterRow(state=letter.state, **msgspec.structs.asdict(letter))
+            for letter in page
+        ]
+        return pages.DeadLettersPage(dead_letters=rows, next_cursor=cursor)
+
+    async def actions(self, params: pages.ListParams) -> pages.ActionsPage:
+        """Return what operators did, newest first."""
+        before = decode_cursor(params.cursor, RowPosition)
+        rows = await ActionLog(self._database).rows(params.limit + 1, before[0] if before else None)
+        page, cursor = cut_page(rows, params.limit, lambda row: (row.id,))
+        return pages.ActionsPage(actions=page, next_cursor=cursor)
+
+    async def names(self, params: pages.NamesParams) -> pages.NamesPage:
+        """Return the Korean and the English name of each known symbol."""
+        symbols = params.symbols.split(",")[:MAX_NAMES]
+        rows = await self._database.fetch(_NAMES, symbols)
+        return pages.NamesPage(names={row["symbol"]: (row["name"], row["name_en"]) for row in rows})
+
+    async def market(self, params: pages.MarketParams) -> pages.MarketPage:
+        """Return candles, fills, orders and the quote of a symbol; without one, the symbols."""
+        symbol = params.symbol
         symbols = [
             row[0] for key in self._accounts for row in await self._database.fetch(_SYMBOLS, *key)
         ]
         if not symbol:
-            return {"symbols": symbols, "candles": [], "fills": [], "orders": []}
+            return pages.MarketPage(symbols=symbols)
         async with self._candles_lock:
-            candles = await asyncio.to_thread(self._candles.of, symbol, bar_s)
-        fills = [
-            row
-            for key in self._accounts
-            for row in await self._database.fetch(_FILLS, *key, symbol)
-        ]
-        return {
-            "symbols": symbols,
-            "candles": candles,
-            "fills": _to_dicts(fills),
-            "orders": await self._orders(50, symbol=symbol),
-            "price": await self._read_cached("price", symbol),
-        }
+            candles = await asyncio.to_thread(self._candles.of, symbol, params.bar)
+        wanted = pages.FillsParams(limit=500, symbol=symbol)
+        return pages.MarketPage(
+            symbols=symbols,
+            candles=candles,
+            fills=(await self._fills(wanted, since_s=_WEEK_S)).fills,
+            orders=await self._orders(50, symbol=symbol),
+            price=await self._read_cached("price", symbol),
+        )
 
-    async def backtests(self, _params: Mapping[str, str]) -> Any:
-        return {"jobs": _to_dicts(await self._database.fetch(_BACKTESTS))}
+    async def backtests(self, _params: pages.Params) -> pages.BacktestsPage:
+        """Return the latest backtest jobs of this database."""
+        rows = await self._database.fetch(_BACKTESTS)
+        return pages.BacktestsPage(jobs=[pages.JobSummary(**dict(row.items())) for row in rows])
 
-    async def backtest(self, params: Mapping[str, str]) -> Any:
-        """Return one job with its equity curve and without its trades."""
-        job = await show_job(self._database, _uuid(params.get("id", "")))
-        result = {**job.result} if job.result else None
-        for name in ("trades", "still_open"):
-            if result:
-                result.pop(name, None)
-        return {"job": {**msgspec.structs.asdict(job), "result": result}}
+    async def backtest(self, params: pages.IdParams) -> pages.BacktestPage:
+        """Return one backtest job with its equity curve and without its trades."""
+        job = await show_job(self._database, params.id)
+        hidden = ("trades", "still_open")
+        result = {k: v for k, v in job.result.items() if k not in hidden} if job.result else None
+        return pages.BacktestPage(job=msgspec.structs.replace(job, result=result))
 
-    async def browsers(self, _params: Mapping[str, str]) -> Any:
+    async def browsers(self, _params: pages.Params) -> dict[str, Any]:
         """Return the browsers with web push, without their addresses."""
-        return {"browsers": _to_dicts(await self._database.fetch(_BROWSERS))}
+        rows = await self._database.fetch(_BROWSERS)
+        return {"browsers": [dict(row.items()) for row in rows]}
 
-    async def router(self, _params: Mapping[str, str]) -> Any:
-        return {"route": await asyncio.to_thread(load_last_report, self._home)}
+    async def router(self, _params: pages.Params) -> pages.RouterPage:
+        """Return the last run of the router on this home."""
+        return pages.RouterPage(route=await asyncio.to_thread(load_last_report, self._sources.home))
+
+    async def settings(self, _params: pages.Params) -> pages.SettingsPage:
+        """Return the effective settings, secrets as three stars."""
+        return pages.SettingsPage(settings=self._sources.settings)
 
     async def _read_cached(self, kind: str, symbol: str) -> Any:
         try:
-            return await read_raw(self._store, self._cache, kind, symbol)
+            return await read_raw(self._sources.store, self._sources.cache, kind, symbol)
         except OperationError:
             return None
 
 
-def _to_dicts(rows: list[Row]) -> list[dict[str, Any]]:
-    return [dict(row.items()) for row in rows]
+def _fill_position(fill: pages.FillRow) -> tuple[datetime, str, str, str]:
+    return fill.traded_at, fill.broker, fill.account, fill.trade_id
 
 
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise RefusedError(f"{text[:50]!r} is not an id") from None
-
-
-def _bar(text: str) -> int:
-    if not text.isdigit() or int(text) not in _BARS:
-        raise RefusedError(
-            f"bar {text[:20]!r}: expected one of {', '.join(map(str, _BARS))} seconds"
-        )
-    return int(text)
+def _outbox_rows(rows: list[Row]) -> list[pages.OutboxRow]:
+    return [pages.OutboxRow(**dict(row.items())) for row in rows]

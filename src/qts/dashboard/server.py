@@ -18,14 +18,18 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from qts import telemetry
-from qts.cache import CacheConfig, CacheStore
 from qts.dashboard.action_log import ActionLog
-from qts.dashboard.actions import ActionService, ForbiddenError, decode
+from qts.dashboard.action_service import ForbiddenError
+from qts.dashboard.actions import decode
+from qts.dashboard.api.endpoints import query_types
+from qts.dashboard.api.problem import ProblemError
+from qts.dashboard.api.server import Api
 from qts.dashboard.config import DashboardConfig
-from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response
+from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response, refuse
+from qts.dashboard.handlers import DashboardHandlers
 from qts.dashboard.hub import Hub
 from qts.dashboard.manual_orders import ManualOrderError
-from qts.dashboard.queries import DashboardQueries, QueryCache
+from qts.dashboard.queries import DashboardQueries
 from qts.dashboard.session import (
     COOKIE,
     LoginSession,
@@ -34,36 +38,32 @@ from qts.dashboard.session import (
     Operator,
     Tokens,
 )
-from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError, RefusedError, SystemClock
+from qts.dashboard.sources import DashboardSources
+from qts.domain import Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
-from qts.outbox import StreamConfig
 
 log = telemetry.logger("dashboard")
 
 PAGE = Path(__file__).parent / "page"
 MAX_SOCKETS = 64
 SEND_TIMEOUT_S = 10.0
+# Routes of the pages below /api.
+_QUERIES: dict[str, Callable[[DashboardQueries, Any], Awaitable[Any]]] = {
+    "overview": DashboardQueries.overview,
+    "equity": DashboardQueries.equity,
+    "names": DashboardQueries.names,
+    "events": DashboardQueries.dead_letters,
+    "orders": DashboardQueries.orders,
+    "order": DashboardQueries.order,
+    "outbox": DashboardQueries.outbox,
+    "market": DashboardQueries.market,
+    "backtests": DashboardQueries.backtests,
+    "backtest": DashboardQueries.backtest,
+    "router": DashboardQueries.router,
+    "browsers": DashboardQueries.browsers,
+    "settings": DashboardQueries.settings,
+}
 _CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Data sources of the pages."""
-
-    database: Database
-    store: CacheStore
-    cache: CacheConfig
-    account: AccountKey
-    streams: dict[str, StreamConfig]  # of the bus
-    home: Path
-    record: Path
-    settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
-    push_key: str = ""  # public key for browsers; empty: no web push
-    others: tuple[AccountKey, ...] = ()  # further accounts, of a run on several venues
-
-    @property
-    def accounts(self) -> tuple[AccountKey, ...]:
-        return self.account, *self.others
 
 
 class Dashboard:
@@ -83,19 +83,17 @@ class Dashboard:
         self._sessions = LoginSessions(lambda: tokens.key, clock, config.session_hours * 3600)
         self._throttle = LoginThrottle(clock)
         self._action_log = ActionLog(sources.database)
-        self._query_cache = QueryCache(clock)
         self._sockets: set[web.WebSocketResponse] = set()
         self._clock = clock
         self.failed = asyncio.Event()
         database, keys = sources.database, sources.accounts
         self.hub = Hub(sources.store, sources.cache.prefix, database, keys, clock)
-        self._actions = ActionService(database, keys, sources.streams, self.hub.live)
-        self._queries = DashboardQueries(
-            database, keys, sources.store, sources.cache, (sources.home, sources.record), clock
-        )
+        self._handlers = DashboardHandlers(sources, self.hub, clock)
+        self._api = Api(database, self._handlers, config.api_requests_per_minute, clock)
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(
-            middlewares=[guard.check, _convert_errors], client_max_size=MAX_BODY_BYTES
+            middlewares=[guard.check, _convert_errors, self._api.check],
+            client_max_size=MAX_BODY_BYTES,
         )
         self._add_routes(self.app.router)
 
@@ -109,36 +107,19 @@ class Dashboard:
             if path.suffix in _CONTENT_TYPES:
                 router.add_get(f"/page/{path.name}", _file(path.name))
         router.add_get("/api/me", self._me)
-        router.add_get("/api/settings", self._settings)
-        queries = self._queries
-        for query in (
-            queries.overview,
-            queries.equity,
-            queries.names,
-            queries.events,
-            queries.orders,
-            queries.order,
-            queries.outbox,
-            queries.market,
-            queries.backtests,
-            queries.backtest,
-            queries.router,
-            queries.browsers,
-        ):
-            router.add_get(f"/api/{query.__name__}", self._cached(query))
+        for name, query in _QUERIES.items():
+            router.add_get(f"/api/{name}", self._reader(query))
         router.add_post("/api/action", self._act)
         router.add_get("/api/live", self._socket)
+        self._api.add_routes(router)
 
-    def _cached(
-        self, query: Callable[[Mapping[str, str]], Awaitable[Any]]
+    def _reader(
+        self, query: Callable[[DashboardQueries, Any], Awaitable[Any]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Return a handler that shares one result among concurrent requests."""
+        params, _ = query_types(query)
 
         async def handle(request: web.Request) -> web.Response:
-            async def run() -> bytes:
-                return msgspec.json.encode(await query(request.query))
-
-            body = await self._query_cache.get(request.path_qs, run)
+            body = await self._handlers.read(query, params, request.query)
             return web.Response(body=body, content_type="application/json")
 
         return handle
@@ -201,18 +182,11 @@ class Dashboard:
             raise web.HTTPUnauthorized
         return session
 
-    async def _settings(self, _request: web.Request) -> web.Response:
-        return _json({"settings": self._sources.settings})
-
     async def _act(self, request: web.Request) -> web.Response:
         action = decode(await request.read())
         session = self._session(request)
         operator = Operator(session.actor, session.role, request.remote or "?")
-        try:
-            done = await self._actions.perform(action, operator)
-        finally:
-            self.hub.refresh()
-            self._query_cache.clear()
+        done = await self._handlers.act(action, operator)
         return _json({"done": done.message})
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
@@ -312,22 +286,27 @@ def _tls(config: DashboardConfig) -> ssl.SSLContext | None:
 async def _convert_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Convert errors to JSON responses that a page can show."""
+    """Convert errors to JSON responses that a page can show, or a program can read."""
+    headers: Mapping[str, str] = {}
     try:
         return await handler(request)
+    except ProblemError as error:
+        status, text, headers = error.status, str(error), error.headers
     except ForbiddenError as error:
-        return error_response(403, str(error))
+        status, text = 403, str(error)
     except RefusedError as error:
-        return error_response(422, str(error))
+        status, text = 422, str(error)
     except ManualOrderError as error:
-        return error_response(409, str(error))
+        status, text = 409, str(error)
     except OperationError as error:
-        return error_response(503, str(error))
+        status, text = 503, str(error)
     except web.HTTPException as error:
-        return error_response(error.status, error.reason)
+        status, text = error.status, error.reason
+        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
     except Exception:
         log.error("request failed", path=request.path, exc_info=True)
-        return error_response(500, "internal error; see the dashboard's log")
+        status, text = 500, "internal error; see the dashboard's log"
+    return refuse(request, status, text, headers)
 
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
-from qts.dashboard.actions import Action, ActionService, KillSwitchAction, ReleaseAction
+from qts.dashboard.action_service import ActionService
+from qts.dashboard.actions import Action, KillSwitchAction, ReleaseAction
 from qts.dashboard.daily_report import load_report
 from qts.dashboard.live_status import LiveStatus, PositionStatus, StrategyStatus
 from qts.dashboard.session import Operator, Role

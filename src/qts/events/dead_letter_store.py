@@ -131,16 +131,20 @@ class DeadLetterAdmin:
         self._clock = clock or SystemClock()
 
     async def find(
-        self, limit: int, event_type: str | None, replayed: bool
+        self, limit: int, event_type: str | None, replayed: bool, before: int | None = None
     ) -> list[StoredDeadLetter]:
-        """Return the newest first, with `replayed` also those that were replayed."""
+        """Return the newest first, with `replayed` also those that were replayed.
+
+        `before` is the number that they come before.
+        """
         rows = await self._database.fetch(
             f"SELECT {_COLUMNS} FROM event_dead_letter "  # noqa: S608 - constants only
             "WHERE ($2::text IS NULL OR event_type = $2) AND ($3 OR replayed_at IS NULL) "
-            "ORDER BY number DESC LIMIT $1",
+            "AND ($4::bigint IS NULL OR number < $4) ORDER BY number DESC LIMIT $1",
             limit,
             event_type,
             replayed,
+            before,
         )
         return [_letter(row) for row in rows]
 

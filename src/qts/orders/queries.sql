@@ -786,8 +786,8 @@ SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP
 
 -- name: list_orders
 -- List intents with their latest attempt and its order, newest first.
--- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent, $6 broker and $7 account;
--- null matches all
+-- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent, $6 broker and $7 account,
+-- $8 time and $9 intent that they come before; null matches all
 SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker, i.account,
        i.symbol, i.side, i.order_type, i.quantity, i.price, i.status, i.reason_code,
        a.id AS attempt_id, a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
@@ -804,7 +804,8 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
  WHERE ($1::text IS NULL OR a.status = $1) AND ($2::text IS NULL OR i.symbol = $2)
    AND (NOT $3 OR i.status = 'CREATED') AND ($5::uuid IS NULL OR i.id = $5)
    AND ($6::text IS NULL OR (i.broker = $6 AND i.account = $7))
- ORDER BY i.created_at DESC
+   AND ($8::timestamptz IS NULL OR (i.created_at, i.id) < ($8, $9::uuid))
+ ORDER BY i.created_at DESC, i.id DESC
  LIMIT $4
 
 -- name: order_terms

@@ -88,19 +88,20 @@ async def list_orders(
     symbol: str | None = None,
     only_open: bool = False,
     limit: int = 50,
+    before: tuple[datetime, UUID] | None = None,
 ) -> list[OrderRow]:
     """Return the newest orders first, of all accounts without a key.
 
-    `state` filters by attempt state.
+    `state` filters by attempt state; `before` is the time and the intent that they come before.
     """
-    rows = await database.fetch(
-        SQL.list_orders, state, symbol, only_open, limit, None, *(key or _ALL_ACCOUNTS)
-    )
+    wanted = (state, symbol, only_open, limit, None, *(key or _ALL_ACCOUNTS))
+    rows = await database.fetch(SQL.list_orders, *wanted, *(before or (None, None)))
     return [_order(row) for row in rows]
 
 
 async def order_history(database: Database, intent_id: UUID) -> OrderHistory:
-    rows = await database.fetch(SQL.list_orders, None, None, False, 1, intent_id, *_ALL_ACCOUNTS)
+    wanted = (None, None, False, 1, intent_id, *_ALL_ACCOUNTS)
+    rows = await database.fetch(SQL.list_orders, *wanted, None, None)
     if not rows:
         raise RefusedError(f"no order {intent_id}; see qts orders list")
     attempts = await database.fetch(SQL.show_attempts, intent_id)

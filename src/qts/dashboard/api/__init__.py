@@ -1,0 +1,1 @@
+"""REST API of the dashboard for programs: tokens, endpoints, OpenAPI document."""

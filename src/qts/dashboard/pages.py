@@ -1,0 +1,249 @@
+"""What the dashboard's queries take and return: parameters and documents of the pages and the API.
+
+A list is newest first and is continued with the `next_cursor` of the page before.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from qts.backtest import JobRow
+from qts.dashboard.action_log import ActionRow
+from qts.dashboard.candles import Candle
+from qts.dashboard.equity import AccountCurve, DayProfit
+from qts.dashboard.live_status import LimitStatus, LiveStatus, PositionStatus, StrategyStatus
+from qts.dashboard.verdict import RunState, Verdict
+from qts.domain import AttemptState
+from qts.notify import StoredAlert
+from qts.orders import OrderRow, PositionRow, StrategyProfit
+from qts.outbox import Depth
+from qts.risk import FailSafeStatus, SafetyLogEntry, Switch
+
+Limit = Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")]
+Cursor = Annotated[str, Meta(max_length=500, description="`next_cursor` of the page before")]
+Symbol = Annotated[str, Meta(max_length=100, description="only this symbol")]
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a query; this one has none."""
+
+
+class IdParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: UUID
+
+
+class EquityParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    span: Literal["1d", "1w", "1m", "all"] = "1d"
+
+
+class NamesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    symbols: Annotated[str, Meta(max_length=8000, description="symbols, separated by commas")] = ""
+
+
+class MarketParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    symbol: Symbol = ""
+    bar: Annotated[
+        Literal[1, 5, 15, 60, 300, 900, 3600], Meta(description="seconds of a candle")
+    ] = 60
+
+
+class ListParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: Cursor = ""
+
+
+class OrdersParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: Annotated[AttemptState | None, Meta(description="state of the latest attempt")] = None
+    symbol: Symbol = ""
+    open: Annotated[bool, Meta(description="only open orders")] = False
+
+
+class FillsParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    symbol: Symbol = ""
+
+
+class AlertsParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    acknowledged: Annotated[bool, Meta(description="acknowledged alerts, too")] = True
+
+
+class StatusPage(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the run as the header of the pages shows it."""
+
+    live: LiveStatus | None  # the last status of the run, None: none was read
+    live_age_s: float | None
+    run: RunState
+    verdict: Verdict
+    safety: FailSafeStatus | None
+    switches: dict[str, Switch] | None  # `account`, and each strategy with a switch
+    troubles: dict[str, str]  # what could not be read, by source
+
+
+class PositionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    positions: list[PositionRow]  # of the ledger
+    live: list[PositionStatus] | None  # with prices; None: no run reports
+
+
+class OrdersPage(msgspec.Struct, frozen=True, kw_only=True):
+    orders: list[OrderRow]
+    reconciled_at: datetime | None
+    next_cursor: str | None = None
+
+
+class OrderPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One order from its signal to its last fill."""
+
+    order: OrderRow
+    attempts: list[dict[str, Any]]
+    fills: list[dict[str, Any]]
+    signal: dict[str, Any] | None
+
+
+class FillRow(msgspec.Struct, frozen=True, kw_only=True):
+    broker: str
+    account: str
+    trade_id: str
+    broker_order_id: str
+    symbol: str
+    side: str
+    quantity: Decimal
+    price: Decimal
+    fee: Decimal
+    realised_pnl: Decimal  # before fees
+    traded_at: datetime
+
+
+class FillsPage(msgspec.Struct, frozen=True, kw_only=True):
+    fills: list[FillRow]
+    next_cursor: str | None = None
+
+
+class StrategyRow(msgspec.Struct, frozen=True, kw_only=True):
+    status: StrategyStatus
+    profit: StrategyProfit | None  # of the day
+
+
+class StrategiesPage(msgspec.Struct, frozen=True, kw_only=True):
+    run: RunState
+    strategies: list[StrategyRow]  # none unless the run reports
+
+
+class EquityPage(msgspec.Struct, frozen=True, kw_only=True):
+    curve: AccountCurve
+    today: DayProfit
+
+
+class AlertsPage(msgspec.Struct, frozen=True, kw_only=True):
+    alerts: list[StoredAlert]  # open ones first
+
+
+class SuspendedSymbol(msgspec.Struct, frozen=True, kw_only=True):
+    broker: str
+    account: str
+    symbol: str
+    reason_code: str
+    detail: str
+    suspended_at: datetime
+
+
+class RiskPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Fail-safe, switches, limits and refusals."""
+
+    safety: FailSafeStatus | None
+    switches: dict[str, Switch] | None
+    safety_log: list[SafetyLogEntry]
+    suspended: list[SuspendedSymbol]
+    limits: list[LimitStatus] | None  # None: no run reports
+    refusals: dict[str, int] | None  # by the gate
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    event_id: UUID
+    stream: str
+    event_type: str
+    aggregate_type: str
+    aggregate_id: str
+    status: str
+    attempt_count: int
+    max_attempts: int
+    last_error_code: str | None
+    last_error_message: str | None
+    created_at: datetime
+    updated_at: datetime | None
+
+
+class OutboxPage(msgspec.Struct, frozen=True, kw_only=True):
+    depths: list[Depth]
+    paused: list[str]
+    dead: list[OutboxRow]
+    latest: list[OutboxRow]
+
+
+class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Event that used up its retries in a lane."""
+
+    state: str  # dead, asked or replayed
+    number: int
+    event_id: str
+    event_type: str
+    priority: int
+    handler: str
+    error: str
+    died_at: datetime
+    replay_asked_at: datetime | None
+    replayed_at: datetime | None
+    event: dict[str, Any]
+
+
+class DeadLettersPage(msgspec.Struct, frozen=True, kw_only=True):
+    dead_letters: list[DeadLetterRow]
+    next_cursor: str | None = None
+
+
+class ActionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    actions: list[ActionRow]
+    next_cursor: str | None = None
+
+
+class NamesPage(msgspec.Struct, frozen=True, kw_only=True):
+    names: dict[str, tuple[str, str]]  # by symbol: the Korean and the English name
+
+
+class MarketPage(msgspec.Struct, frozen=True, kw_only=True):
+    symbols: list[str]  # with an order in the last seven days
+    candles: list[Candle] = []
+    fills: list[FillRow] = []
+    orders: list[OrderRow] = []
+    price: Any = None  # as the cache has it
+
+
+class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: UUID
+    arguments: Any
+    status: str
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    performance: Any
+
+
+class BacktestsPage(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: list[JobSummary]
+
+
+class BacktestPage(msgspec.Struct, frozen=True, kw_only=True):
+    job: JobRow
+
+
+class RouterPage(msgspec.Struct, frozen=True, kw_only=True):
+    route: dict[str, Any] | None  # of the last `qts dev router run`
+
+
+class SettingsPage(msgspec.Struct, frozen=True, kw_only=True):
+    settings: list[dict[str, Any]]  # secrets are three stars
