@@ -286,6 +286,16 @@ async def test_a_bad_field_is_named(site: Site) -> None:
     assert await site.database.fetchval("SELECT count(*) FROM api_request") == 0
 
 
+async def test_a_number_that_no_ledger_stores_is_refused(site: Site) -> None:
+    async with program(site) as bot:
+        for name, value in (("quantity", "1e20"), ("quantity", "0"), ("price", "NaN")):
+            order = {"symbol": "005930", "side": "BUY", "quantity": "1", "reason": "x"}
+            status, answer = await bot.act("place", **order | {name: value})
+            assert status == 422
+            assert answer["detail"].startswith(f"{name} is ")
+            assert answer["detail"].endswith("expected more than 0 and less than 1e+20")
+
+
 async def test_a_bad_request_is_a_problem(site: Site) -> None:
     async with program(site) as bot:
         for path, status, problem in BAD_REQUESTS:

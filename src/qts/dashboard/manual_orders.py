@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
@@ -26,6 +27,7 @@ from qts.orders import (
 )
 from qts.outbox import PostgresBus, StreamConfig
 
+MAX_NUMBER = Decimal(10) ** 20  # the ledger stores no larger one
 Commands = Sequence[tuple[AccountKey, ManualCommand]]
 
 
@@ -73,10 +75,9 @@ class ManualOrderService:
 
     async def place(self, origin: CommandOrigin, key: AccountKey, request: PlaceOrder) -> Commands:
         """Place an order and wait for its outcome."""
-        if not request.quantity.is_finite() or request.quantity <= 0:
-            raise RefusedError(f"quantity is {request.quantity}; expected more than 0")
-        if request.price is not None and not (request.price.is_finite() and request.price > 0):
-            raise RefusedError(f"price is {request.price}; expected more than 0")
+        _check_number("quantity", request.quantity)
+        if request.price is not None:
+            _check_number("price", request.price)
         await check_symbol(self._database, key, request.symbol)
         await check_instrument(self._database, request.symbol)
         return await self._carry_out(origin, {key: request})
@@ -140,6 +141,13 @@ class ManualOrderService:
             return list(self._accounts)
         check_name("account", account, map(str, self._accounts))
         return [key for key in self._accounts if str(key) == account]
+
+
+def _check_number(name: str, value: Decimal) -> None:
+    if not value.is_finite() or not 0 < value < MAX_NUMBER:
+        raise RefusedError(
+            f"{name} is {value}; expected more than 0 and less than {MAX_NUMBER:.0e}"
+        )
 
 
 def outcome_text(commands: Commands) -> str:

@@ -212,7 +212,7 @@ class ActionsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamesPage(msgspec.Struct, frozen=True, kw_only=True):
-    names: dict[str, tuple[str, str]]  # by symbol: the Korean and the English name
+    names: dict[str, list[str]]  # by symbol: the Korean and the English name
 
 
 class MarketPage(msgspec.Struct, frozen=True, kw_only=True):

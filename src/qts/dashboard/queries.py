@@ -279,7 +279,7 @@ class DashboardQueries:
         """Return the Korean and the English name of each known symbol."""
         symbols = params.symbols.split(",")[:MAX_NAMES]
         rows = await self._database.fetch(_NAMES, symbols)
-        return pages.NamesPage(names={row["symbol"]: (row["name"], row["name_en"]) for row in rows})
+        return pages.NamesPage(names={row["symbol"]: [row["name"], row["name_en"]] for row in rows})
 
     async def market(self, params: pages.MarketParams) -> pages.MarketPage:
         """Return candles, fills, orders and the quote of a symbol; without one, the symbols."""

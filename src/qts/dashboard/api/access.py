@@ -6,9 +6,12 @@ import math
 
 from aiohttp import web
 
+from qts import telemetry
 from qts.dashboard.api.problem import ProblemError
 from qts.dashboard.api.tokens import ApiToken, ApiTokens, InvalidTokenError
 from qts.domain import Clock
+
+log = telemetry.logger("dashboard")
 
 BURST_S = 6.0  # requests of this time may come at once
 MAX_TOKENS = 10_000
@@ -50,6 +53,8 @@ class ApiAccess:
                 raise InvalidTokenError("expected the header Authorization: Bearer TOKEN")
             token = await self._tokens.find(text.strip())
         except InvalidTokenError as error:
+            if due := telemetry.log_every(10.0, "api token refused"):
+                log.warning("API token refused", peer=request.remote, reason=str(error), **due)
             raise ProblemError(
                 401,
                 f"{error}; create one with qts dashboard token create",

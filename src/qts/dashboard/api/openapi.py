@@ -27,13 +27,13 @@ _PROBLEM = {
     "content": {CONTENT_TYPE: {"schema": {"$ref": _REF.format(name="Problem")}}},
 }
 _STATUSES = {
-    "400": "Malformed request: not JSON, or a header is missing.",
     "401": "No token, or one that is unknown, expired or revoked.",
     "422": "A field or a parameter is unknown or has a value that is not allowed.",
     "429": "The token has used its requests; Retry-After says when to try again.",
     "503": "The database or the run does not answer.",
 }
 _ACTION_STATUSES = {
+    "400": "A header is missing, or an action has a query string.",
     "403": "The role of the token does not permit the action.",
     "409": "The key belongs to another request, or the run did not carry out the order.",
     "415": "The body is not application/json.",
