@@ -1,14 +1,20 @@
-"""Close and Flatten in a real browser, on a whole run; the paper venue's own lists decide."""
+"""Close and Flatten in a real browser and by a program, on a whole run.
+
+The paper venue's own lists decide.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qts.client import Client, RequestError
 from tests.acceptance.runs import VENUE, Run, running
 from tests.acceptance.test_manual_orders import ORDERS, SETTINGS, STOCKS, Line, buy, limit_below
 from tests.dashboard.test_pages import shots, visit
@@ -90,3 +96,41 @@ async def test_a_position_is_closed_and_the_account_flattened(
         ("all", "DONE"),
     ]
     assert all(row["actor"].startswith("dashboard trade ") for row in rows)
+
+
+async def test_a_program_places_once_and_flattens(run: Run) -> None:
+    """Two requests with one Idempotency-Key at the same time are one order at the venue."""
+    await asyncio.to_thread(_trade_by_program, run, Line(run.home))
+
+
+def _trade_by_program(run: Run, qts: Line) -> None:
+    create = ("dashboard", "token", "create", "--name", "bot", "--role", "trade")
+    code, printed = qts(*create, "--json")
+    assert code == 0, printed
+    token = json.loads(printed)["token"]
+    assert qts(*create)[0] == 2  # the name is taken
+    listed = qts("dashboard", "token", "list")
+    assert (listed[0], "bot" in listed[1], token in listed[1]) == (0, True, False)
+    address = (run.home / "dashboard.address").read_text().strip()
+    before = len(run.query(ORDERS))
+    with Client(address, token) as first, Client(address, token) as second:
+        with ThreadPoolExecutor() as threads:
+            placed = [
+                threads.submit(bot.place, STOCKS[0], "BUY", 2, reason="rebalance", key="one")
+                for bot in (first, second)
+            ]
+            results = [each.result() for each in placed]
+        assert results[0] == results[1]
+        assert results[0].message.startswith(f"BUY 2 {STOCKS[0]} filled")
+        assert len(run.query(ORDERS)) == before + 1
+        assert {row.symbol: row.quantity for row in first.positions().positions} == {STOCKS[0]: 2}
+        assert first.place(STOCKS[0], "BUY", 2, reason="rebalance", key="one") == results[0]
+        with pytest.raises(RequestError, match="belongs to another request"):
+            first.place(STOCKS[0], "BUY", 3, reason="rebalance", key="one")
+        assert f"SELL 2 {STOCKS[0]} filled" in first.flatten("done").message
+        assert len(run.query(ORDERS)) == before + 2
+        assert [row.side for row in first.fills(limit=2).fills] == ["SELL", "BUY"]
+        assert qts("dashboard", "token", "revoke", "bot") == (0, "bot is revoked")
+        with pytest.raises(RequestError, match="revoked"):
+            first.status()
+    assert run.query(VENUE) == []
