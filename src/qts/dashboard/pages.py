@@ -43,7 +43,10 @@ class EquityParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NamesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    symbols: Annotated[str, Meta(max_length=8000, description="symbols, separated by commas")] = ""
+    # Encoded it must fit into a line of HTTP, 8190 bytes.
+    symbols: Annotated[
+        str, Meta(max_length=2700, pattern="^[!-~]*$", description="symbols, separated by commas")
+    ] = ""
 
 
 class MarketParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
