@@ -119,8 +119,9 @@ PUBLIC: dict[str, str] = {
         subscribe unsubscribe wake_senders
     """,
     "qts.optimise": """
-        Fold METRICS ReturnMoments SearchSpace StudyFile StudyInfo StudyPlan StudyResult
-        TrialContext WorkerPool deflated_sharpe expected_best_sharpe make_folds render_study_html
+        ClusterPool ClusterWorker Fold METRICS ReturnMoments SearchSpace StudyFile StudyInfo
+        StudyPlan StudyResult TrialContext WorkerPool deflated_sharpe expected_best_sharpe
+        make_folds render_study_html
         render_study_table run_study study_identity study_json study_name study_warnings trial_count
     """,
     "qts.orders": """

@@ -144,7 +144,7 @@ def _load(name: str, entry: Entry) -> Any:
     target = getattr(import_module(f"qts.cli.{module}"), attribute)
     if not isinstance(target, typer.Typer):
         single = CommandGroup(add_completion=False, rich_markup_mode=None)
-        single.command(name)(target)
+        single.command(name, cls=getattr(target, "command_class", PlainCommand))(target)
         command: Any = typer.main.get_command(single)
     else:
         command = typer.main.get_group(target)

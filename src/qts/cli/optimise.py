@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -26,6 +26,7 @@ from qts.cli.backtest_options import (
     ToOption,
     VenueOption,
 )
+from qts.cli.cluster import SearchCommand, cluster_database
 from qts.cli.console import ConfigOption, JsonFile, JsonFileOption, html_file, print_tables
 from qts.cli.file_layout import (
     ColumnsOption,
@@ -75,6 +76,14 @@ ProcessesOption = Annotated[
     int | None, typer.Option(min=1, max=256, help="Default: one for each CPU.")
 ]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="URL",
+        help="Let workers of this PostgreSQL run the trials; settings: that of the settings.",
+    ),
+]
 StudyOption = Annotated[
     str | None,
     typer.Option("--study", metavar="NAME", help="Name of the study; default: by what it does."),
@@ -93,6 +102,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     study: str | None
     processes: int | None
+    cluster: str | None = None
 
     def words(self, study: str) -> str:
         """Return the options that repeat the search."""
@@ -123,6 +133,7 @@ def optimise(
     processes: ProcessesOption = None,
     seed: SeedOption = 0,
     study: StudyOption = None,
+    cluster: ClusterOption = None,
     bars: BarsOption = None,
     symbols: SymbolsOption = None,
     start: FromOption = None,
@@ -146,7 +157,8 @@ def optimise(
     """Search the parameters of a strategy over bars.
 
     Chooses parameters on the first part of each fold and judges them on the rest. Ctrl-C leaves a
-    study that the same command continues. Exit code 0: done, 1: no trial has a value, 2: refused.
+    study that the same command continues. With --cluster, processes of `qts optimise worker` on any
+    machine run the trials. Exit code 0: done, 1: no trial has a value, 2: refused.
 
     Example: qts optimise mine.py:Mine --bars 1d --param fast=2..20 --trials 200 --walk-forward 4
     """
@@ -191,10 +203,14 @@ def optimise(
         seed=seed,
         study=study,
         processes=processes,
+        cluster=cluster,
     )
     chosen = options.select_data(layout)
     _search(options, search, chosen, output, page)
     return 0
+
+
+optimise.command_class = SearchCommand  # type: ignore[attr-defined]
 
 
 def _search(
@@ -208,7 +224,14 @@ def _search(
     from qts.app import resolve_home
     from qts.config import load
     from qts.machine import detect_topology
-    from qts.optimise import StudyFile, WorkerPool, run_study, study_identity, study_name
+    from qts.optimise import (
+        ClusterPool,
+        StudyFile,
+        WorkerPool,
+        run_study,
+        study_identity,
+        study_name,
+    )
     from qts.strategies import load_strategy
 
     home = resolve_home(load(options.config, os.environ)).path
@@ -216,16 +239,24 @@ def _search(
     identity = study_identity(plan, load_strategy(context.strategy.source), context)
     name = search.study or study_name(identity)
     processes = search.processes or detect_topology().usable
+    if search.cluster is not None:
+        if search.processes is not None:
+            raise RefusedError("--processes is for this machine; the workers of --cluster have one")
+        open_database = cluster_database(search.cluster, options.config)
+        pool: AbstractContextManager[Any] = ClusterPool(open_database, name, identity, context)
+        where = "run by workers: qts optimise worker"
+    else:
+        pool, where = WorkerPool(context, processes), f"{processes} processes"
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
     with (
         StudyFile(home / "studies", name, identity) as file,
-        WorkerPool(context, processes) as pool,
+        pool as workers,
     ):
-        for line in _plan_lines(plan, context, file, processes):
+        for line in _plan_lines(plan, context, file, where):
             typer.echo(line, err=output.prints)
         try:
             with _progress(plan.runs) as progress:
-                result = run_study(plan, file, pool, progress)
+                result = run_study(plan, file, workers, progress)
         except KeyboardInterrupt:
             line = f"{len(file.trials):,} of {plan.runs:,} runs are stored"
             typer.echo(f"{line}; the same command continues", err=True)
@@ -280,14 +311,14 @@ def _prepare(
 
 
 def _plan_lines(
-    plan: StudyPlan, context: TrialContext, file: StudyFile, processes: int
+    plan: StudyPlan, context: TrialContext, file: StudyFile, where: str
 ) -> Iterator[str]:
     from datetime import UTC, datetime
 
     tape = context.tape
     folds = f" in each of {len(plan.folds)} folds" if len(plan.folds) > 1 else ""
     stored = f"; {len(file.trials):,} runs are stored" if file.trials else ""
-    yield f"study {file.name}: {plan.trials:,} trials{folds}, {processes} processes{stored}"
+    yield f"study {file.name}: {plan.trials:,} trials{folds}, {where}{stored}"
     yield f"{plan.method}, highest {plan.metric}: {' '.join(map(str, plan.space.ranges))}"
     yield f"{tape.events:,} bars of {tape.timeframe} of {len(tape.symbols):,} symbols"
     for fold in plan.folds:

@@ -1,3 +1,5 @@
+from qts.optimise.cluster import ClusterPool as ClusterPool
+from qts.optimise.cluster_worker import ClusterWorker as ClusterWorker
 from qts.optimise.folds import Fold as Fold
 from qts.optimise.folds import make_folds as make_folds
 from qts.optimise.luck import ReturnMoments as ReturnMoments

@@ -41,11 +41,10 @@ def study_identity(
     plan: StudyPlan, kind: type[Strategy[Any]], context: TrialContext
 ) -> dict[str, str]:
     """Return what decides the trials of a study; more trials continue the same one."""
-    source = inspect.getsourcefile(kind)
     known = [context.instruments[symbol] for symbol in context.tape.symbols]
     found = {
         "strategy": context.strategy.name,
-        "code": _digest(Path(source).read_bytes() if source else b""),
+        "code": code_digest(kind),
         "parameters": " ".join(map(str, plan.space.ranges)),
         "method": plan.method,
         "metric": plan.metric,
@@ -66,6 +65,12 @@ def _instance(strategy: StrategyConfig) -> bytes:
     """Return what an instance has beyond its class and its name."""
     own = msgspec.to_builtins(strategy)
     return msgspec.json.encode({name: own[name] for name in own if name not in ("class", "name")})
+
+
+def code_digest(kind: type[Strategy[Any]]) -> str:
+    """Return a digest of the file of a class."""
+    source = inspect.getsourcefile(kind)
+    return _digest(Path(source).read_bytes() if source else b"")
 
 
 def study_name(identity: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,9 +22,18 @@ from qts.optimise.plan import WINDOW, StudyPlan
 from qts.optimise.samplers import derive_seed, make_sampler
 from qts.optimise.study_file import StudyFile
 from qts.optimise.trial import Figures, Part, Task, Trial
-from qts.optimise.worker_pool import WorkerPool
 
 Progress = Callable[[int], None]  # trials done so far
+
+
+class TrialPool(Protocol):
+    """What runs tasks: processes of this machine, or workers of a cluster."""
+
+    def submit(self, task: Task) -> None: ...
+
+    def wait(self) -> Trial:
+        """Return the next trial that is done, in any order."""
+        ...
 
 
 class FoldResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +73,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 def run_study(
     plan: StudyPlan,
     file: StudyFile,
-    pool: WorkerPool,
+    pool: TrialPool,
     progress: Progress = lambda _done: None,
 ) -> StudyResult:
     """Run what the file does not have yet; raise OperationError if no trial has a value."""
@@ -96,7 +105,7 @@ class _Study:
     """Progress of a study: what is stored, what runs."""
 
     def __init__(
-        self, plan: StudyPlan, file: StudyFile, pool: WorkerPool, progress: Progress
+        self, plan: StudyPlan, file: StudyFile, pool: TrialPool, progress: Progress
     ) -> None:
         self._plan = plan
         self._file = file

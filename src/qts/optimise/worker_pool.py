@@ -67,8 +67,13 @@ class WorkerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; what they run is lost."""
         for worker in self._workers:
             worker.end()
+        self._workers.clear()
 
     @property
     def pids(self) -> list[int]:
@@ -80,9 +85,15 @@ class WorkerPool:
 
     def wait(self) -> Trial:
         """Return the next trial that is done, in any order."""
-        while not self._failed:
+        while (trial := self.poll(None)) is None:
+            pass
+        return trial
+
+    def poll(self, timeout_s: float | None) -> Trial | None:
+        """Return a trial that is done; None where there was none in this time, or a kill."""
+        if not self._failed:
             busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
-            for pipe in wait(list(busy)):
+            for pipe in wait(list(busy), timeout_s):
                 worker = busy[pipe]  # type: ignore[index]
                 try:
                     trial: Trial = worker.pipe.recv()
@@ -92,7 +103,7 @@ class WorkerPool:
                     worker.task = None
                     self._assign()
                     return trial
-        return self._failed.popleft()
+        return self._failed.popleft() if self._failed else None
 
     def _assign(self) -> None:
         """Give waiting tasks to free workers; start one while there are fewer than allowed."""
