@@ -103,14 +103,15 @@ def test_its_time_in_force_is_that_of_the_wait(lifetime: Any, fills: int) -> Non
     script = Scripted(stop(10_100, time_in_force=lifetime))
     result = run_backtest(script, tape(prices([10_000] * 3 + [10_100] * 2)), AT_ONCE)
     assert len(result.fills) == fills
-    assert result.expired == ({} if fills else {"its time in force ended": 1})
+    assert result.expired == ({} if fills else {"its trigger was not reached": 1})
 
 
 def test_what_the_data_does_not_reach_is_counted() -> None:
     script = Scripted(stop(10_100))
     script.on_stop = lambda view: ()  # type: ignore[method-assign]  # noqa: ARG005
     result = run_backtest(script, tape(prices([10_000] * 3)), FREE)
-    assert result.expired == {"the data ended": 1}
+    assert result.expired == {"its trigger was not reached": 1}
+    assert result.warnings == ["no fill: 1 signals, 0 orders"]
 
 
 def test_a_purchase_above_and_a_sale_below_wait_together() -> None:
@@ -182,7 +183,7 @@ def test_a_day_order_waits_for_one_bar_and_gtc_for_more() -> None:
     quiet, high = QUIET, (10_050.0, 10_200.0, 10_000.0, 10_150.0)
     assert filled(over(quiet, high)) == []
     assert filled(over(quiet, high, time_in_force="GTC")) == [(D(10_100), 4)]
-    assert over(quiet, high).expired == {"its time in force ended": 1}
+    assert over(quiet, high).expired == {"its trigger was not reached": 1}
 
 
 class Breakouts(Scripted):

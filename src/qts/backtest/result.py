@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from html import escape
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from qts.backtest.config import BacktestConfig
 from qts.backtest.performance import EquityPoint, Performance, Trade
 from qts.domain import Fill
+from qts.pipeline import NOT_TRIGGERED
 from qts.risk import OrderProposal
 
 
@@ -130,12 +132,20 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
             found.append(
                 f"no fill: {self.signals:,} signals, {len(self.proposals):,} orders{reasons}"
             )
-        if self.expired:
-            number = sum(self.expired.values())
+        expired = {name: count for name, count in self.expired.items() if name != NOT_TRIGGERED}
+        if expired:
+            number = sum(expired.values())
             found.append(
-                f"{number:,} of {len(self.proposals):,} orders not filled: {counted(self.expired)}"
+                f"{number:,} of {len(self.proposals):,} orders not filled: {counted(expired)}"
             )
         return found
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the page of the report, in a frame with its own styles."""
+        from qts.backtest.report import render_html
+
+        page = escape(render_html(self))
+        return f'<iframe srcdoc="{page}" sandbox style="width:100%;height:40rem;border:0"></iframe>'
 
 
 def counted(reasons: dict[str, int]) -> str:

@@ -16,10 +16,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from qts.backtest.order_manager import NO_MORE_DATA, TIME_OVER
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place
 from qts.domain import OrderSnapshot, OrderTerms, Side, Tick
-from qts.pipeline import StopOrder, StopOrderBook, StrategyUpdate, waits_until
+from qts.pipeline import NOT_TRIGGERED, StopOrder, StopOrderBook, StrategyUpdate, waits_until
 from qts.risk import OrderProposal
 from qts.strategies import Signal
 
@@ -83,7 +82,7 @@ class BacktestStopOrders:
         """End the orders whose time is over."""
         for order in self._book.overdue(self._clock.now()):
             self._book.remove(order)
-            self.ended[TIME_OVER] += 1
+            self.ended[NOT_TRIGGERED] += 1
             self._report(order, "CANCELLED", "time in force over")
         untils = [each.until.timestamp() for each in self._book if each.until is not None]
         self._due = min(untils, default=math.inf)
@@ -123,7 +122,7 @@ class BacktestStopOrders:
         """Return the orders that the end of the data leaves."""
         left = [each.proposal for book in (self._book, self._arriving) for each in book]
         if left:
-            self.ended[NO_MORE_DATA] += len(left)
+            self.ended[NOT_TRIGGERED] += len(left)
         return left
 
     def _report(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qts.backtest.bar_tape import BarTape
-from qts.domain import KRX_TICKS, RefusedError, Tick
+from qts.domain import KRX_TICKS, RefusedError, Tick, Timeframe, check_name
 from qts.feed import (
     FileLayout,
     FileRows,
@@ -173,7 +173,7 @@ class Tape:
 
         `layout` are fields of `qts.feed.FileLayout`: symbol, timeframe, tz, label, market.
         """
-        rows = _sorted(read_frame(frame, FileLayout(mapping=mapping or {}, **layout)))
+        rows = _sorted(read_frame(frame, _layout(mapping, layout)))
         return BarTape.of_rows([rows]) if rows.is_bars else cls.of_rows(lambda: [rows])
 
     @classmethod
@@ -190,7 +190,7 @@ class Tape:
         `mapping` names the column of a field, as in {"time": "Date"}; `layout` are fields of
         `qts.feed.FileLayout`. The first part is read at once, so that bad data is refused early.
         """
-        return load_tape(data, volume, FileLayout(mapping=mapping or {}, **layout))
+        return load_tape(data, volume, _layout(mapping, layout))
 
 
 def _chunk(symbol: npt.NDArray[np.int32], part: FileRows) -> Chunk:
@@ -248,6 +248,14 @@ def _chunks(seed: int, symbols: int, seconds: int) -> Iterator[Chunk]:
                 pass
         flat = (price.ravel(), volume.ravel(), bid.ravel(), ask.ravel())
         yield Chunk(np.tile(indices, rows), *flat, np.repeat(at, symbols))
+
+
+def _layout(mapping: dict[str, str] | None, given: dict[str, Any]) -> FileLayout:
+    """Return the layout of columns; a timeframe may be a text, as in 1d."""
+    if (timeframe := given.get("timeframe")) is not None:
+        check_name("timeframe", timeframe, list(Timeframe))
+        given = {**given, "timeframe": Timeframe(timeframe)}
+    return FileLayout(mapping=mapping or {}, **given)
 
 
 def load_tape(
