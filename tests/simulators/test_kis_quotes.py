@@ -55,9 +55,36 @@ async def test_parameters_may_be_lower_case(kis: Kis) -> None:
     assert reply.body["output"]["stck_shrn_iscd"] == "005930"
 
 
-async def test_an_unknown_code_is_an_input_error(kis: Kis) -> None:
+async def test_an_unknown_code_has_a_quote_of_zeros(kis: Kis) -> None:
     reply = await kis.price("999999")
-    assert (reply.body["rt_cd"], reply.code) == ("1", "OPSQ2001")
+    assert (reply.body["rt_cd"], reply.code) == ("0", "MCA00000")
+    assert (reply.body["output"]["stck_prpr"], reply.body["output"]["acml_vol"]) == ("0", "0")
+
+
+@pytest.mark.parametrize(("division", "price"), [("J", True), ("UN", True), ("NX", False)])
+async def test_nothing_trades_at_nxt(kis: Kis, division: str, price: bool) -> None:
+    reply = await kis.get(
+        "quotations/inquire-price",
+        "FHKST01010100",
+        FID_COND_MRKT_DIV_CODE=division,
+        FID_INPUT_ISCD="005930",
+    )
+    assert (int(reply.body["output"]["stck_prpr"]) > 0) is price
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"FID_COND_MRKT_DIV_CODE": "ZZ"}, "ERROR INVALID FID_COND_MRKT_DIV_CODE"),
+        ({}, "ERROR INPUT FIELD NOT FOUND [FID_COND_MRKT_DIV_CODE]"),
+    ],
+)
+async def test_a_wrong_division_is_refused(kis: Kis, values: dict[str, str], text: str) -> None:
+    reply = await kis.get(
+        "quotations/inquire-price", "FHKST01010100", FID_INPUT_ISCD="005930", **values
+    )
+    assert (reply.status, reply.body["rt_cd"], reply.code) == (200, "2", "OPSQ2001")
+    assert reply.body["msg1"].strip() == text
 
 
 async def test_thirty_rows_come_in_the_order_of_the_request(kis: Kis) -> None:

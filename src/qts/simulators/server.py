@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,6 +18,7 @@ from qts.domain import Clock, RefusedError, SystemClock
 from qts.simulators.clock import MarketClock
 from qts.simulators.control import AFTER, BEFORE, ControlApi, Fault, FaultInjector
 
+_SLASHES = re.compile("/+")
 _PUMP_INTERVAL_S = 0.02  # at high speed, many seconds of the market per step
 
 
@@ -73,6 +75,10 @@ class Simulator(ABC):
     @abstractmethod
     def unknown(self) -> web.Response:
         """Return the reply for an unknown outcome."""
+
+    @abstractmethod
+    def not_found(self) -> web.Response:
+        """Return the reply to a path that the venue does not have."""
 
     def background(self) -> list[Any]:
         """Return further coroutines to run with the server."""
@@ -137,6 +143,10 @@ class Simulator(ABC):
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if "//" in request.path:  # both venues ignore empty segments
+            path = _SLASHES.sub("/", request.path)
+            request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))
+            handler = (await request.app.router.resolve(request)).handler
         path = request.path
         if path.startswith("/_control/") or "upgrade" in request.headers:
             return await self._handle(request, handler)
@@ -172,9 +182,11 @@ class Simulator(ABC):
             request.transport.write(head.encode() + body[: len(body) // 2])
         return _hang_up(request)
 
-    @staticmethod
-    async def _handle(request: web.Request, handler: Any) -> web.StreamResponse:
-        reply: web.StreamResponse = await handler(request)
+    async def _handle(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            reply: web.StreamResponse = await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
+            return self.not_found()
         return reply
 
 

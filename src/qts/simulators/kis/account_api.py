@@ -6,12 +6,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from qts.simulators.account import SimulatedHolding
-from qts.simulators.kis.gateway import KisCustomer, KisError, success
+from qts.simulators.kis.gateway import KisCustomer, KisError, names, required, success
 from qts.simulators.kis.orders import ORGNO, KisOrderApi, KisOrderEntry, day_of, whole
 from qts.simulators.market.sessions import hhmmss
 from qts.simulators.market.stocks import StockMarket
 
 _SIDE = {"sell": ("01", "현금매도"), "buy": ("02", "현금매수")}
+
+
+_OPEN_FIELDS = names("""
+    ord_gno_brno odno orgn_odno ord_dvsn_name pdno prdt_name rvse_cncl_dvsn_name ord_qty ord_unpr
+    ord_tmd tot_ccld_qty tot_ccld_amt psbl_qty sll_buy_dvsn_cd ord_dvsn_cd mgco_aptm_odno
+    excg_dvsn_cd excg_id_dvsn_cd excg_id_dvsn_name stpm_cndt_pric stpm_efct_occr_yn
+""")
+_SELL_FIELDS = names("""
+    pdno buy_qty sll_qty cblc_qty nsvg_qty ord_psbl_qty pchs_avg_pric pchs_amt now_pric evlu_amt
+    evlu_pfls_amt evlu_pfls_rt
+""")
 
 
 class Page(NamedTuple):
@@ -50,21 +61,21 @@ class KisAccountApi:
         }
         size = 15 if self._paper else 100
         rows = [self._row(entry) for entry in entries]
-        return _paged(rows, size, query, page, total)
+        return paged(rows, size, query, page, total)
 
     def cancelable(self, customer: KisCustomer, query: Mapping[str, str], page: str) -> Page:
         rows = [
-            self._row(entry) | {"psbl_qty": str(entry.order.remaining)}
+            self._open_row(entry)
             for entry in self._of(customer, query)
             if entry.kind != "cancel" and entry.order.open
         ]
-        result = _paged(rows, 50, query, page, {})
+        result = paged(rows, 50, query, page, {})
         result.values["output"] = result.values.pop("output1")
         del result.values["output2"]
         return result
 
     def _of(self, customer: KisCustomer, query: Mapping[str, str]) -> list[KisOrderEntry]:
-        _check_account(customer, query)
+        check_account(customer, query)
         return [entry for entry in self._orders.entries if entry.customer is customer]
 
     def _is_visible(self, entry: KisOrderEntry) -> bool:
@@ -88,6 +99,7 @@ class KisAccountApi:
         order, is_cancel = entry.order, entry.kind == "cancel"
         filled, paid = (0, 0) if is_cancel else (order.filled, order.paid)
         side, side_name = _SIDE[order.side]
+        cancelled = str(entry.quantity if is_cancel else order.cancelled)
         return {
             "ord_dt": day_of(entry),
             "ord_gno_brno": ORGNO[self._paper],
@@ -104,23 +116,49 @@ class KisAccountApi:
             "tot_ccld_qty": str(filled),
             "avg_prvs": f"{paid / filled if filled else 0:.4f}",
             "cncl_yn": "Y" if is_cancel else "N",
+            "ccld_yn": "Y" if filled else "N",  # undocumented, but sent
             "tot_ccld_amt": str(paid),
             "loan_dt": "",
             "ordr_empno": "OpnAPI",
             "ord_dvsn_cd": entry.division,
-            "cncl_cfrm_qty": str(entry.quantity if is_cancel else order.cancelled),
+            "cncl_cfrm_qty": cancelled,
+            "cnc_cfrm_qty": cancelled,  # the documents have both spellings
             "rmn_qty": "0" if is_cancel else str(order.remaining),
             "rjct_qty": "0",
             "ccld_cndt_name": "없음",
+            "inqr_ip_addr": "127.000.000.001",
+            "cpbc_ordp_ord_rcit_dvsn_cd": "",
+            "cpbc_ordp_infm_mthd_dvsn_cd": "",
+            "infm_tmd": "",
+            "ctac_tlno": "",
+            "prdt_type_cd": "300",
             "excg_dvsn_cd": "02",
+            "cpbc_ordp_mtrl_dvsn_cd": "",
+            "ord_orgno": ORGNO[self._paper],
+            "rsvn_ord_end_dt": "",
             "excg_id_dvsn_Cd": "KRX",
+            "stpm_cndt_pric": "",
+            "stpm_efct_occr_dtmd": "",
         }
 
-    # inquire-balance, inquire-psbl-order
+    def _open_row(self, entry: KisOrderEntry) -> dict[str, str]:
+        row = self._row(entry)
+        values = row | {
+            "rvse_cncl_dvsn_name": "정정" if entry.kind == "revise" else "",
+            "psbl_qty": str(entry.order.remaining),
+            "mgco_aptm_odno": "",
+            "excg_id_dvsn_cd": row["excg_id_dvsn_Cd"],
+            "excg_id_dvsn_name": row["excg_id_dvsn_Cd"],
+            "stpm_efct_occr_yn": "N",
+        }
+        return {name: values[name] for name in _OPEN_FIELDS}
+
+    # inquire-balance, inquire-psbl-order, inquire-psbl-sell
 
     def balance(self, customer: KisCustomer, query: Mapping[str, str], page: str) -> Page:
-        _check_account(customer, query)
+        check_account(customer, query)
         account = customer.account
+        started = customer.key.cash
         rows = [self._holding(i, h) for i, h in account.holdings.items() if _shows(h)]
         worth = sum(h.quantity * int(self._market.price[i]) for i, h in account.holdings.items())
         cost = sum(h.cost for h in account.holdings.values())
@@ -128,22 +166,36 @@ class KisAccountApi:
             "dnca_tot_amt": str(account.cash),
             "nxdy_excc_amt": str(account.cash),
             "prvs_rcdl_excc_amt": str(account.cash),
+            "cma_evlu_amt": "0",
+            "bfdy_buy_amt": "0",
             "thdt_buy_amt": str(account.bought_today),
+            "nxdy_auto_rdpt_amt": "0",
+            "bfdy_sll_amt": "0",
             "thdt_sll_amt": str(account.sold_today),
+            "d2_auto_rdpt_amt": "0",
+            "bfdy_tlex_amt": "0",
+            "thdt_tlex_amt": str(
+                account.fee("buy", account.bought_today) + account.fee("sell", account.sold_today)
+            ),
+            "tot_loan_amt": "0",
             "scts_evlu_amt": str(worth),
             "tot_evlu_amt": str(account.cash + worth),
             "nass_amt": str(account.cash + worth),
+            "fncg_gld_auto_rdpt_yn": "",
             "pchs_amt_smtl_amt": str(cost),
             "evlu_amt_smtl_amt": str(worth),
             "evlu_pfls_smtl_amt": str(worth - cost),
-            "bfdy_tot_asst_evlu_amt": str(customer.key.cash),
+            "tot_stln_slng_chgs": "0",
+            "bfdy_tot_asst_evlu_amt": str(started),
+            "asst_icdc_amt": str(account.cash + worth - started),
+            "asst_icdc_erng_rt": f"{(account.cash + worth) / started - 1 if started else 0:.8f}",
         }
-        result = _paged(rows, 20 if self._paper else 50, query, page, total)
+        result = paged(rows, 20 if self._paper else 50, query, page, total)
         result.values["output2"] = [total]
         return result
 
     def _holding(self, index: int, holding: SimulatedHolding) -> dict[str, str]:
-        price = int(self._market.price[index])
+        price, base = int(self._market.price[index]), int(self._market.base[index])
         worth = price * holding.quantity
         gain = 100 * (worth - holding.cost) / holding.cost if holding.cost else 0
         return {
@@ -162,31 +214,66 @@ class KisAccountApi:
             "evlu_amt": str(worth),
             "evlu_pfls_amt": str(worth - holding.cost),
             "evlu_pfls_rt": f"{gain:.2f}",
+            "evlu_erng_rt": f"{gain:.8f}",
+            "loan_dt": "",
+            "loan_amt": "0",
+            "stln_slng_chgs": "0",
+            "expd_dt": "",
+            "fltt_rt": f"{100 * (price - base) / base:.8f}",
+            "bfdy_cprs_icdc": str(price - base),
+            "item_mgna_rt_name": "20%",
+            "grta_rt_name": "",
+            "sbst_pric": str(base * 7 // 10),
+            "stck_loan_unpr": "0.0000",
         }
 
     def buying_power(self, customer: KisCustomer, query: Mapping[str, str]) -> dict[str, Any]:
-        _check_account(customer, query)
+        """Return what can be bought; without a symbol, or for an unknown one, no quantity."""
+        check_account(customer, query)
         index = self._market.index.get(query.get("PDNO", ""))
         account, price = customer.account, whole(query, "ORD_UNPR")
-        if index is not None and (query.get("ORD_DVSN") == "01" or not price):
+        if index is None:
+            price = 0
+        elif query.get("ORD_DVSN") == "01" or not price:
             price = int(self._market.upper[index])
         quantity = str(account.affordable(price))
         cash = str(account.available)
-        return success(
-            {
-                "output": {
-                    "ord_psbl_cash": cash,
-                    "nrcvb_buy_amt": cash,
-                    "nrcvb_buy_qty": quantity,
-                    "max_buy_amt": cash,
-                    "max_buy_qty": quantity,
-                    "psbl_qty_calc_unpr": str(price),
-                }
-            }
-        )
+        output = {
+            "ord_psbl_cash": cash,
+            "ord_psbl_sbst": "0",
+            "ruse_psbl_amt": "0",
+            "fund_rpch_chgs": "0",
+            "psbl_qty_calc_unpr": str(price),
+            "nrcvb_buy_amt": cash,
+            "nrcvb_buy_qty": quantity,
+            "max_buy_amt": cash,
+            "max_buy_qty": quantity,
+            "cma_evlu_amt": "0",
+            "ovrs_re_use_amt_wcrc": "0",
+            "ord_psbl_frcr_amt_wcrc": "0",
+        }
+        return success({"output": output})
+
+    def sellable(self, customer: KisCustomer, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what can be sold of a holding; refuse a symbol that is not held."""
+        check_account(customer, query)
+        index = self._market.index.get(required(query, "PDNO"))
+        holding = customer.account.holdings.get(-1 if index is None else index)
+        if index is None or holding is None or not holding.quantity:
+            raise KisError("KIOK0560")
+        row = self._holding(index, holding)
+        renamed = {
+            "buy_qty": row["thdt_buyqty"],
+            "sll_qty": row["thdt_sll_qty"],
+            "cblc_qty": row["hldg_qty"],
+            "nsvg_qty": "0",
+            "now_pric": row["prpr"],
+        }
+        output = {name: (row | renamed)[name] for name in _SELL_FIELDS}
+        return success({"output": output}, "KIOK0510", "조회가 완료되었습니다")
 
 
-def _check_account(customer: KisCustomer, query: Mapping[str, str]) -> None:
+def check_account(customer: KisCustomer, query: Mapping[str, str]) -> None:
     if query.get("CANO", "") + query.get("ACNT_PRDT_CD", "") != customer.key.account:
         raise KisError("IGW00002")
 
@@ -196,7 +283,7 @@ def _shows(holding: SimulatedHolding) -> bool:
     return bool(holding.quantity or holding.sold_today)
 
 
-def _paged(
+def paged(
     rows: list[dict[str, str]], size: int, query: Mapping[str, str], page: str, total: Any
 ) -> Page:
     """Return the next `size` rows after the continuation key of the query."""

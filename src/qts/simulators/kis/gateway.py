@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -22,19 +23,25 @@ from qts.simulators.server import reply
 
 # code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts state the cause.
 CODES: dict[str, tuple[int, str, str]] = {
+    "EGW00102": (403, "1", "AppKey는 필수입니다."),
     "EGW00103": (403, "1", "유효하지 않은 AppKey입니다."),
+    "EGW00104": (403, "1", "AppSecret은 필수입니다."),
     "EGW00105": (403, "1", "유효하지 않은 AppSecret입니다."),
+    "EGW00115": (403, "1", "권한부여 타입(grant_type)은 필수입니다."),
+    "EGW00116": (403, "1", "지원하지 않는 권한부여 타입(grant_type)입니다."),
     "EGW00121": (500, "1", "유효하지 않은 token 입니다."),
     "EGW00123": (500, "1", "기간이 만료된 token 입니다."),
     "EGW00133": (403, "1", "접근토큰 발급 잠시 후 다시 시도하세요(1분당 1회)"),
     "EGW00201": (500, "1", "초당 거래건수를 초과하였습니다."),
+    "EGW00202": (404, "1", "GW라우팅 중 오류가 발생했습니다."),  # U for an unknown path
     "EGW00215": (500, "1", "원장 처리 한도를 초과하였습니다."),
     "EGW00301": (500, "1", "연결 시간이 초과되었습니다. 직전 거래를 반드시 확인하세요."),
     "EGW02006": (500, "1", "모의투자 TR 이 아닙니다."),
     "EGW02007": (500, "1", "실전투자 TR 이 아닙니다."),
     "IGW00002": (500, "1", "계좌번호가 AppKey와 일치하지 않습니다."),
     "OPSQ0002": (500, "1", "없는 서비스 코드 입니다."),
-    "OPSQ2001": (200, "1", "ERROR INPUT FIELD"),
+    "OPSQ2001": (200, "2", "ERROR"),
+    "KIOK0560": (200, "7", "조회할 내용이 없습니다."),
     "APBK0344": (200, "7", "원주문번호가 존재하지 않습니다."),  # U
     "APBK0400": (200, "7", "주문 가능한 수량을 초과했습니다."),
     "APBK0506": (200, "7", "주문단가를 호가단위로 입력하십시오."),  # U
@@ -70,6 +77,24 @@ class TokenError(KisError):
     def reply(self) -> web.Response:
         status, _, text = CODES[self.code]
         return reply({"error_code": self.code, "error_description": text}, status=status)
+
+
+def invalid(field: str) -> KisError:
+    """Return the error for a value that is not allowed."""
+    return KisError("OPSQ2001", f"INVALID {field}")
+
+
+def required(values: Mapping[str, str], field: str) -> str:
+    """Return a field of a request; raise KisError if it is missing."""
+    value = values.get(field)
+    if value is None:
+        raise KisError("OPSQ2001", f"INPUT FIELD NOT FOUND [{field}]")
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names of the fields of an answer, in its order."""
+    return tuple(text.split())
 
 
 def success(
@@ -145,7 +170,7 @@ class KisGateway:
 
     async def issue_token(self, request: web.Request) -> web.Response:
         values = await body_of(request)
-        customer = self._authenticated(values, "appsecret")
+        customer = self._granted(values, "appsecret")
         now, interval = self.now_ns(), round(self._config.token_interval_s * _NS)
         if customer.last_issue_ns is not None and now - customer.last_issue_ns < interval:
             raise TokenError("EGW00133")
@@ -161,17 +186,25 @@ class KisGateway:
             }
         )
 
-    def _named(self, values: dict[str, str]) -> KisCustomer:
-        customer = self.customers.get(values.get("appkey", ""))
+    def _named(self, values: Mapping[str, str]) -> KisCustomer:
+        key = values.get("appkey", "")
+        customer = self.customers.get(key)
         if customer is None:
-            raise TokenError("EGW00103")
+            raise TokenError("EGW00103" if key else "EGW00102")
         return customer
 
-    def _authenticated(self, values: dict[str, str], secret: str) -> KisCustomer:
-        """Return the customer of a key; `secret` is the endpoint's field of the app secret."""
+    def _granted(self, values: Mapping[str, str], secret: str) -> KisCustomer:
+        """Return the customer of a grant; `secret` is the endpoint's field of the app secret."""
+        grant = values.get("grant_type", "")
+        if grant != "client_credentials":
+            raise TokenError("EGW00116" if grant else "EGW00115")
+        return self._authenticated(values, secret)
+
+    def _authenticated(self, values: Mapping[str, str], secret: str) -> KisCustomer:
         customer = self._named(values)
-        if values.get(secret) != customer.key.app_secret:
-            raise TokenError("EGW00105")
+        given = values.get(secret, "")
+        if given != customer.key.app_secret:
+            raise TokenError("EGW00105" if given else "EGW00104")
         return customer
 
     def _token(self, customer: KisCustomer, now: int) -> KisToken:
@@ -198,7 +231,7 @@ class KisGateway:
     async def approve(self, request: web.Request) -> web.Response:
         """Issue an approval key for the WebSocket; the secret's field is `secretkey` here."""
         values = await body_of(request)
-        customer = self._authenticated(values, "secretkey")
+        customer = self._granted(values, "secretkey")
         approval = str(uuid.uuid4())
         customer.approvals.add(approval)
         return reply({"approval_key": approval})
@@ -210,6 +243,8 @@ class KisGateway:
         return None
 
     async def hash_body(self, request: web.Request) -> web.Response:
+        """Return the hash of a body; it needs the key's headers, but no token."""
+        self._authenticated(request.headers, "appsecret")
         values = await body_of(request)
         digest = hashlib.sha256(msgspec.json.encode(values)).hexdigest()
         return reply({"BODY": values, "HASH": digest})

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qts.simulators.kis.gateway import success
+from qts.simulators.kis.gateway import invalid, required, success
+from qts.simulators.market.sessions import yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.market.ticks import Flags
 
@@ -58,19 +59,67 @@ class KisIndexApi:
         return round(_CLOSES[code] * mean * self._factor(code), 2)
 
     def price(self, query: Mapping[str, str]) -> dict[str, Any]:
-        code = query.get("FID_INPUT_ISCD", "")
-        value = self.value(code) if code in _CLOSES else 0.0  # KIS refuses no code
+        """Return an index; KIS refuses no code, and sends zeros for an unknown one."""
+        if required(query, "FID_COND_MRKT_DIV_CODE") != "U":
+            raise invalid("FID_COND_MRKT_DIV_CODE")
+        code = required(query, "FID_INPUT_ISCD")
+        value = self.value(code) if code in _CLOSES else 0.0
         close = _CLOSES.get(code, 0.0)
-        change = value - close
+        low, high = min(value, close), max(value, close)
+        m = self._market
         output = {
             "bstp_nmix_prpr": f"{value:.2f}",
-            "bstp_nmix_prdy_vrss": f"{change:.2f}",
-            "prdy_vrss_sign": "2" if change > 0 else "5" if change < 0 else "3",
-            "bstp_nmix_prdy_ctrt": f"{100 * change / close if close else 0:.2f}",
-            "acml_vol": str(int(self._market.volume.sum()) // 1000),
-            "acml_tr_pbmn": str(int(self._market.value.sum()) // 1_000_000),
+            "bstp_nmix_prdy_vrss": f"{value - close:.2f}",
+            "prdy_vrss_sign": _sign(value, close),
+            "bstp_nmix_prdy_ctrt": _percent(value, close),
+            "acml_vol": str(int(m.volume.sum()) // 1000),
+            "prdy_vol": str(int(m.prev_volume.sum()) // 1000),
+            "acml_tr_pbmn": str(int(m.value.sum()) // 1_000_000),
+            "prdy_tr_pbmn": str(int((m.prev_volume * m.base).sum()) // 1_000_000),
             "bstp_nmix_oprc": f"{close:.2f}",
-            "bstp_nmix_hgpr": f"{max(value, close):.2f}",
-            "bstp_nmix_lwpr": f"{min(value, close):.2f}",
+            "prdy_nmix_vrss_nmix_oprc": "0.00",
+            "oprc_vrss_prpr_sign": _sign(value, close),
+            "bstp_nmix_oprc_prdy_ctrt": "0.00",
+            "bstp_nmix_hgpr": f"{high:.2f}",
+            "prdy_nmix_vrss_nmix_hgpr": f"{high - close:.2f}",
+            "hgpr_vrss_prpr_sign": _sign(value, high),
+            "bstp_nmix_hgpr_prdy_ctrt": _percent(high, close),
+            "bstp_nmix_lwpr": f"{low:.2f}",
+            "prdy_clpr_vrss_lwpr": f"{low - close:.2f}",
+            "lwpr_vrss_prpr_sign": _sign(value, low),
+            "prdy_clpr_vrss_lwpr_rate": _percent(low, close),
+            **self._counts(code),
+            "dryy_bstp_nmix_hgpr": f"{high:.2f}",
+            "dryy_hgpr_vrss_prpr_rate": _percent(value, high),
+            "dryy_bstp_nmix_hgpr_date": yyyymmdd(m.time),
+            "dryy_bstp_nmix_lwpr": f"{low:.2f}",
+            "dryy_lwpr_vrss_prpr_rate": _percent(value, low),
+            "dryy_bstp_nmix_lwpr_date": yyyymmdd(m.time),
+            "total_askp_rsqn": "0",
+            "total_bidp_rsqn": "0",
+            "seln_rsqn_rate": "0.00",
+            "shnu_rsqn_rate": "0.00",
+            "ntby_rsqn": "0",
         }
         return success({"output": output})
+
+    def _counts(self, code: str) -> dict[str, str]:
+        """Return how many members rise, stand and fall, and how many are at a limit."""
+        m, members = self._market, self._members.get(code)
+        chosen = members if members is not None else np.zeros(len(m.price), np.bool_)
+        price, base = m.price[chosen], m.base[chosen]
+        return {
+            "ascn_issu_cnt": str(int((price > base).sum())),
+            "uplm_issu_cnt": str(int((price == m.upper[chosen]).sum())),
+            "stnr_issu_cnt": str(int((price == base).sum())),
+            "down_issu_cnt": str(int((price < base).sum())),
+            "lslm_issu_cnt": str(int((price == m.lower[chosen]).sum())),
+        }
+
+
+def _sign(value: float, mark: float) -> str:
+    return "2" if value > mark else "5" if value < mark else "3"
+
+
+def _percent(value: float, mark: float) -> str:
+    return f"{100 * (value - mark) / mark if mark else 0:.2f}"

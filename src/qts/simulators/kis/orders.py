@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
-from qts.simulators.kis.gateway import KisCustomer, KisError, success
+from qts.simulators.kis.gateway import KisCustomer, KisError, invalid, success
 from qts.simulators.market.sessions import DAY_S, hhmmss, is_open, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
@@ -98,7 +98,7 @@ class KisOrderApi:
         division = body.get("ORD_DVSN", "")
         quantity, price = whole(body, "ORD_QTY"), whole(body, "ORD_UNPR")
         if quantity < 1:
-            raise KisError("OPSQ2001", "[ORD_QTY]")
+            raise invalid("ORD_QTY")
         order = self._order(index, side, quantity, division, price)
         return self._accept(customer, "new", order, division, price)
 
@@ -115,7 +115,7 @@ class KisOrderApi:
         if body.get("RVSE_CNCL_DVSN_CD") == "02":
             return self._cancel(original, quantity)
         if body.get("RVSE_CNCL_DVSN_CD") != "01":
-            raise KisError("OPSQ2001", "[RVSE_CNCL_DVSN_CD]")
+            raise invalid("RVSE_CNCL_DVSN_CD")
         division, price = body.get("ORD_DVSN", ""), whole(body, "ORD_UNPR")
         old = original.order
         order = self._order(old.index, old.side, quantity, division, price)
@@ -263,7 +263,7 @@ class KisOrderApi:
 def whole(body: Mapping[str, str], name: str) -> int:
     text = body.get(name, "") or "0"
     if not (text.isascii() and text.isdigit()):
-        raise KisError("OPSQ2001", f"[{name}]")
+        raise invalid(name)
     return int(text)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qts.simulators.kis.gateway import KisError, success
+from qts.simulators.kis.gateway import invalid, success
 from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.market.sessions import hhmmss, is_open
 from qts.simulators.market.stocks import StockMarket
@@ -36,6 +36,9 @@ class KisRankingApi:
     def _volume_row(self, rank: int, i: int) -> dict[str, str]:
         m = self._market
         volume, before = int(m.volume[i]), int(m.prev_volume[i])
+        listed = self._quotes.listed(i)
+        turnover = f"{100 * volume / listed:.2f}"
+        value_turnover = f"{100 * int(m.value[i]) / (listed * int(m.price[i])):.2f}"
         return {
             "hts_kor_isnm": m.universe.names[i],
             "mksc_shrn_iscd": m.universe.codes[i],
@@ -45,8 +48,13 @@ class KisRankingApi:
             "prdy_vol": str(before),
             "lstn_stcn": str(self._quotes.listed(i)),
             "avrg_vol": str(volume),
+            "n_befr_clpr_vrss_prpr_rate": self._quotes.headline(i)["prdy_ctrt"],
             "vol_inrt": f"{100 * volume / max(1, before):.2f}",
-            "vol_tnrt": f"{100 * volume / self._quotes.listed(i):.2f}",
+            "vol_tnrt": turnover,
+            "nday_vol_tnrt": turnover,
+            "avrg_tr_pbmn": str(m.value[i]),
+            "tr_pbmn_tnrt": value_turnover,
+            "nday_tr_pbmn_tnrt": value_turnover,
             "acml_tr_pbmn": str(m.value[i]),
         }
 
@@ -98,7 +106,7 @@ class KisRankingApi:
         try:
             first = datetime.strptime(query.get("BASS_DT", ""), "%Y%m%d").date()  # noqa: DTZ007 - a date
         except ValueError:
-            raise KisError("OPSQ2001", "[BASS_DT]") from None
+            raise invalid("BASS_DT") from None
         rows = []
         for n in range(HOLIDAY_ROWS):
             day = first + timedelta(days=n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 
@@ -12,15 +12,22 @@ from qts.domain import Clock
 from qts.simulators.clock import MarketClock
 from qts.simulators.config import KisSimulatorConfig, MarketConfig
 from qts.simulators.kis.account_api import KisAccountApi, Page
-from qts.simulators.kis.charts import KisChartApi
+from qts.simulators.kis.charts import KisMinuteChartApi
+from qts.simulators.kis.day_charts import KisDayChartApi
+from qts.simulators.kis.figures import KisFigures
 from qts.simulators.kis.frames import Records
-from qts.simulators.kis.gateway import CODES, KisCustomer, KisError, KisGateway, body_of
+from qts.simulators.kis.gateway import CODES, KisError, KisGateway, body_of
 from qts.simulators.kis.indices import KisIndexApi
 from qts.simulators.kis.master import FILES, master_zip
 from qts.simulators.kis.orders import KisOrderApi
+from qts.simulators.kis.products import KisProductApi
+from qts.simulators.kis.profits import KisProfitApi
 from qts.simulators.kis.quotes import KisQuoteApi
 from qts.simulators.kis.rankings import KisRankingApi
+from qts.simulators.kis.routes import Endpoint, KisApis, KisCall, routes
 from qts.simulators.kis.stream import KisStreamServer
+from qts.simulators.kis.trades import KisTradeApi
+from qts.simulators.market.history import STOCK_DAYS, MarketHistory
 from qts.simulators.market.sessions import (
     KST,
     moment_of,
@@ -29,34 +36,7 @@ from qts.simulators.market.sessions import (
     seconds_of,
 )
 from qts.simulators.market.stocks import StockMarket
-from qts.simulators.matching import Side
 from qts.simulators.server import Simulator, reply
-
-_STOCK = "/uapi/domestic-stock/v1/"
-_CASH = "TTTC0011U TTTC0012U TTTC0801U TTTC0802U"  # the last two: old, still accepted
-_EXECUTIONS = "TTTC0081R CTSC9215R TTTC8001R"
-
-
-class KisCall(NamedTuple):
-    customer: KisCustomer
-    tr_id: str
-    values: Mapping[str, str]
-    page: str
-
-
-Endpoint = Callable[[KisCall], dict[str, Any] | Page]
-
-
-def _public(method: Callable[[Mapping[str, str]], dict[str, Any]]) -> Endpoint:
-    return lambda call: method(call.values)
-
-
-def _private(method: Callable[[KisCustomer, Mapping[str, str]], dict[str, Any]]) -> Endpoint:
-    return lambda call: method(call.customer, call.values)
-
-
-def _paged(method: Callable[[KisCustomer, Mapping[str, str], str], Page]) -> Endpoint:
-    return lambda call: method(call.customer, call.values, call.page)
 
 
 class KisSimulator(Simulator):
@@ -81,9 +61,13 @@ class KisSimulator(Simulator):
             config.market.always_open,
         )
         self.gateway = KisGateway(config, self.clock, self.market_clock)
-        quotes = KisQuoteApi(self.market, config.unknown_in_batch, config.unsigned_change)
-        rankings = KisRankingApi(self.market, quotes)
-        records = Records(self.market, quotes)
+        market = self.market
+        self._history = MarketHistory(
+            market.universe, market.table, market.seed, market.time, STOCK_DAYS
+        )
+        figures = KisFigures(market, self._history)
+        quotes = KisQuoteApi(market, figures, config.unknown_in_batch, config.unsigned_change)
+        records = Records(market, quotes)
         self.stream = KisStreamServer(self.market, self.gateway, records, self.faults, config.paper)
         self.orders = KisOrderApi(
             self.market, config.paper, self.gateway.now_ns, self.stream.notify
@@ -92,17 +76,31 @@ class KisSimulator(Simulator):
             self.market, self.orders, config.paper, self.gateway.now_ns
         )
         self.account_api.visible_after_ms = config.visible_after_ms
-        self.quotes, self._rankings = quotes, rankings
-        self.indices = KisIndexApi(self.market)
-        self.charts = KisChartApi(self.market, quotes)
-        for _ in self.market.advance(start):
-            self.charts.on_second()
+        self.indices = KisIndexApi(market)
+        self._apis = KisApis(
+            quotes,
+            KisMinuteChartApi(market, quotes, self._history),
+            KisDayChartApi(market, quotes, figures),
+            KisProductApi(market, quotes, figures),
+            KisTradeApi(market, quotes),
+            self.indices,
+            KisRankingApi(market, quotes),
+            self.account_api,
+            KisProfitApi(market, self.orders, self.account_api),
+            self.orders,
+        )
+        for _ in market.advance(start):
+            self._record()
+
+    def _record(self) -> None:
+        """Keep the trades of this second for the charts and lists."""
+        self._history.record(self.market, self.market.phase)
+        self._apis.trades.on_second()
 
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        gateway, quotes, rankings = self.gateway, self.quotes, self._rankings
-        accounts = self.account_api
+        gateway = self.gateway
         router.add_post("/oauth2/tokenP", _with_errors(gateway.issue_token))
         router.add_post("/oauth2/revokeP", _with_errors(gateway.revoke_token))
         router.add_post("/oauth2/Approval", _with_errors(gateway.approve))
@@ -112,51 +110,9 @@ class KisSimulator(Simulator):
         for path in ("/", "/tryitout", "/tryitout/{tr_id}"):
             router.add_get(path, self.stream.connect)
 
-        for path, tr_ids, endpoint, on_paper in (
-            ("quotations/inquire-price", "FHKST01010100", _public(quotes.price), True),
-            (
-                "quotations/inquire-asking-price-exp-ccn",
-                "FHKST01010200",
-                _public(quotes.order_book),
-                True,
-            ),
-            ("quotations/intstock-multprice", "FHKST11300006", _public(quotes.many), False),
-            (
-                "quotations/inquire-daily-itemchartprice",
-                "FHKST03010100",
-                _public(self.charts.days),
-                True,
-            ),
-            (
-                "quotations/inquire-time-itemchartprice",
-                "FHKST03010200",
-                _public(self.charts.minutes_of_today),
-                True,
-            ),
-            (
-                "quotations/inquire-time-dailychartprice",
-                "FHKST03010230",
-                _public(self.charts.past_minutes),
-                False,
-            ),
-            ("quotations/inquire-index-price", "FHPUP02100000", _public(self.indices.price), False),
-            ("quotations/volume-rank", "FHPST01710000", _public(rankings.by_volume), False),
-            ("ranking/fluctuation", "FHPST01700000", _public(rankings.by_change), False),
-            ("quotations/inquire-vi-status", "FHPST01390000", _public(rankings.interrupted), False),
-            ("quotations/chk-holiday", "CTCA0903R", _public(rankings.holidays), False),
-            ("trading/inquire-daily-ccld", _EXECUTIONS, _paged(accounts.executions), True),
-            ("trading/inquire-balance", "TTTC8434R", _paged(accounts.balance), True),
-            ("trading/inquire-psbl-rvsecncl", "TTTC0084R", _paged(accounts.cancelable), False),
-            ("trading/inquire-psbl-order", "TTTC8908R", _private(accounts.buying_power), True),
-        ):
-            router.add_get(_STOCK + path, self._route(tr_ids.split(), endpoint, on_paper))
-        change = _private(self.orders.revise_or_cancel)
-        router.add_post(_STOCK + "trading/order-cash", self._route(_CASH.split(), self._place))
-        router.add_post(_STOCK + "trading/order-rvsecncl", self._route(["TTTC0013U"], change))
-
-    def _place(self, call: KisCall) -> dict[str, Any]:
-        side: Side = "buy" if call.tr_id[-2] == "2" else "sell"
-        return self.orders.place(call.customer, call.values, side)
+        for route in routes(self._apis):
+            handler = self._route(route.tr_ids, route.endpoint, route.on_paper)
+            router.add_route(route.method, route.path, handler)
 
     async def _master_file(self, request: web.Request) -> web.Response:
         """Serve a master file; KIS serves them at another host, without a key."""
@@ -210,7 +166,7 @@ class KisSimulator(Simulator):
             if kind == "opening" and trading == "closed":
                 for customer in self.gateway.customers.values():
                     customer.account.new_day()
-            self.charts.on_second()
+            self._record()
             self.orders.on_second()
             self.stream.on_second()
             if kind == "closed" and trading != "closed":
@@ -284,6 +240,9 @@ class KisSimulator(Simulator):
 
     def unknown(self) -> web.Response:
         return KisError("EGW00301").reply()
+
+    def not_found(self) -> web.Response:
+        return KisError("EGW00202").reply()
 
 
 def _first_second(config: MarketConfig, clock: Clock) -> int:

@@ -264,7 +264,8 @@ async def _reply(client: KisStreamClient, tr_id: str, tr_key: str, code: str) ->
     body: dict[str, Any] = {"rt_cd": rt_cd, "msg_cd": code, "msg1": text}
     if code == "OPSP0000":
         body["output"] = {"iv": client.iv, "key": client.key}
-    header = {"tr_id": tr_id, "tr_key": tr_key, "encrypt": "N"}
+    encrypt = "Y" if tr_id in (NOTICE, PAPER_NOTICE) else "N"
+    header = {"tr_id": tr_id, "tr_key": tr_key, "encrypt": encrypt}
     await client.socket.send_str(msgspec.json.encode({"header": header, "body": body}).decode())
 
 

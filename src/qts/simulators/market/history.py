@@ -165,6 +165,13 @@ class MarketHistory:
             return both.grouped(both.start)
         return past
 
+    def closes(self, index: int, count: int) -> tuple[Ints, Ints]:
+        """Return the last days before the start, oldest first, and their closing prices."""
+        days = self._trading_days()
+        end = int(np.searchsorted(days, self._start_day))
+        first = max(int(np.searchsorted(days, self.listed_on(index))), end - count)
+        return days[first:end], self._rounded(self._level(index)[first + 1 : end + 1])
+
     def listed_on(self, index: int) -> int:
         """Return the first day of a symbol; one of five was listed in the last ten years."""
         first = self.rules.first.toordinal()

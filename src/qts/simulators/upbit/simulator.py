@@ -146,7 +146,7 @@ class UpbitSimulator(Simulator):
         return self._quotes.trades(self._quotes.index(query.get("market", "")), int(count))
 
     async def _minute_candles(self, request: web.Request) -> web.Response:
-        unit = int(request.match_info["unit"][:4])
+        unit = int(request.path.rpartition("/")[2][:4])
         handler = self._public("candle", lambda query: self._quotes.candles(query, unit))
         return cast(web.Response, await handler(request))
 
@@ -212,6 +212,9 @@ class UpbitSimulator(Simulator):
 
     def error(self, code: str) -> web.Response:
         return UpbitError(500, code or "internal_server_error").reply()
+
+    def not_found(self) -> web.Response:
+        return UpbitError(404, 404, "Not found").reply()
 
     def unknown(self) -> web.Response:
         return UpbitError(500, "server_error", "try again later").reply()
