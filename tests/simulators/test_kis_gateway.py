@@ -151,3 +151,57 @@ async def test_a_real_host_has_no_paper_trs(kis: Kis) -> None:
 async def test_a_body_that_is_not_json_is_answered(kis: Kis) -> None:
     reply = await kis.call("POST", "/oauth2/tokenP", data=b"grant_type=x")
     assert reply.code == "OPSQ2001"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"grant_type": None}, "EGW00115"),
+        ({"grant_type": "password"}, "EGW00116"),
+        ({"appkey": None}, "EGW00102"),
+        ({"appkey": "other"}, "EGW00103"),
+        ({"appsecret": None}, "EGW00104"),
+        ({"appsecret": "other"}, "EGW00105"),
+    ],
+)
+async def test_a_grant_is_checked(kis: Kis, change: dict[str, str | None], code: str) -> None:
+    body: dict[str, str | None] = {
+        "grant_type": "client_credentials",
+        "appkey": kis.key.app_key,
+        "appsecret": kis.key.app_secret,
+    }
+    sent = {name: value for name, value in (body | change).items() if value is not None}
+    reply = await kis.call("POST", "/oauth2/tokenP", json=sent)
+    assert (reply.status, reply.body["error_code"]) == (403, code)
+
+
+async def test_a_hash_needs_the_headers_of_a_key(kis: Kis) -> None:
+    headers = {"appKey": kis.key.app_key, "appSecret": kis.key.app_secret}
+    reply = await kis.call("POST", "/uapi/hashkey", json={"A": "1"}, headers=headers)
+    assert (reply.status, reply.body["BODY"]) == (200, {"A": "1"})
+    reply = await kis.call("POST", "/uapi/hashkey", json={"A": "1"})
+    assert (reply.status, reply.code) == (403, "EGW00102")
+
+
+async def test_an_unknown_path_has_an_envelope(kis: Kis) -> None:
+    reply = await kis.get("quotations/nothing", "FHKST01010100")
+    assert (reply.status, reply.body["rt_cd"], reply.code) == (404, "1", "EGW00202")
+
+
+async def test_empty_segments_of_a_path_are_ignored(kis: Kis) -> None:
+    path = "//uapi/domestic-stock//v1/quotations/inquire-price"
+    query = {"FID_COND_MRKT_DIV_CODE": "J", "FID_INPUT_ISCD": "005930"}
+    reply = await kis.call("GET", path, headers=kis.headers("FHKST01010100"), params=query)
+    assert reply.body["output"]["stck_shrn_iscd"] == "005930"
+
+
+@pytest.mark.parametrize("tr_id", ["TTTC0013U", "TTTC0803U"])
+async def test_an_order_is_cancelled_by_either_tr(kis: Kis, tr_id: str) -> None:
+    placed = (await kis.order("buy", 1, 60_000)).body["output"]
+    body = {
+        "KRX_FWDG_ORD_ORGNO": placed["KRX_FWDG_ORD_ORGNO"], "ORGN_ODNO": placed["ODNO"],
+        "ORD_DVSN": "00", "RVSE_CNCL_DVSN_CD": "02", "ORD_QTY": "0", "ORD_UNPR": "0",
+        "QTY_ALL_ORD_YN": "Y",
+    }  # fmt: skip
+    reply = await kis.post("trading/order-rvsecncl", tr_id, **kis.account, **body)
+    assert reply.body["rt_cd"] == "0"

@@ -235,7 +235,8 @@ async def test_a_market_sale_sells_all(upbit: Upbit) -> None:
     await upbit.order(market=BTC, side="bid", ord_type="price", price="1000000")
     coins = (await upbit.private("GET", "accounts")).body[1]["balance"]
     sold = (await upbit.order(market=BTC, side="ask", ord_type="market", volume=coins)).body
-    assert sold["state"] == "done"
+    assert (sold["state"], sold["executed_volume"]) == ("wait", "0")  # before it matches
+    assert (await upbit.private("GET", "order", uuid=sold["uuid"])).body["state"] == "done"
     assert len((await upbit.private("GET", "accounts")).body) == 1
 
 

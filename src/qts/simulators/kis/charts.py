@@ -41,19 +41,27 @@ class KisMinuteChartApi:
     # inquire-time-itemchartprice
 
     def minutes_of_today(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return at most 30 minutes up to an hour of today; those without a trade are flat."""
+        """Return at most 30 minutes up to an hour of today; those without a trade are flat.
+
+        Midnight is now. With `FID_PW_DATA_INCU_YN`, before the first minute of today come those of
+        the day before.
+        """
         index = self._quotes.symbol(query)
         if index is None:
             return success({"output1": blank(_HEADLINE), "output2": []})
         m, history = self._market, self._history
         day = m.time // DAY_S
-        until = day * DAY_S + second_in(query)
+        until = day * DAY_S + second_in(query) if second_in(query) else m.time
         bars = history.minutes(index, day * DAY_S, m.time + 1)
         labels = [int(label) for label in STOCK_DAYS.minutes(day) if label <= until]
         if m.always_open:  # after the past, which keeps the hours of KRX
             first = max(history.start, day * DAY_S)
             labels = [label for label in labels if label < first]
             labels += range(first, until + 1, MINUTE_S)
+        if not labels and query.get("FID_PW_DATA_INCU_YN") == "Y":
+            before = self._trading_day_before(day) * DAY_S
+            rows = self._rows(index, history.minutes(index, before, before + DAY_S))
+            return success({"output1": self._quotes.summary(index), "output2": rows[:MAX_TODAY]})
         total = np.cumsum(bars.value)
         rows = []
         for label in reversed(labels[-MAX_TODAY:]):

@@ -16,6 +16,7 @@ from qts.simulators.market.sessions import AFTER_MARKET_SINCE, DAY_S, hhmmss, yy
 from qts.simulators.market.stocks import StockMarket
 
 TRADE, BOOK, NOTICE, PAPER_NOTICE = "H0STCNT0", "H0STASP0", "H0STCNI0", "H0STCNI9"
+OVERSEAS_NOTICE, OVERSEAS_PAPER_NOTICE = "H0GSCNI0", "H0GSCNI9"
 _MARKET_CLASS = {"opening": "1", "after": "3", "closing": "5", "close": "5"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from qts.simulators.kis import overseas
 from qts.simulators.kis.account_api import KisAccountApi, Page
 from qts.simulators.kis.charts import KisMinuteChartApi
 from qts.simulators.kis.day_charts import KisDayChartApi
@@ -114,6 +115,7 @@ def routes(apis: KisApis) -> list[KisRoute]:
         *(_route(f"trading/{path}", tr, _paged(m), paper) for path, tr, m, paper in lists),
         *(_route(f"trading/{path}", tr, _private(m), paper) for path, tr, m, paper in single),
         *_order_routes(apis.orders),
+        *_overseas_routes(),
     ]
 
 
@@ -129,6 +131,27 @@ def _order_routes(orders: KisOrderApi) -> list[KisRoute]:
         _route("trading/order-rvsecncl", "TTTC0013U TTTC0803U", change, True)._replace(
             method="POST"
         ),
+    ]
+
+
+def _overseas_routes() -> list[KisRoute]:
+    trading = "/uapi/overseas-stock/v1/trading/"
+    return [
+        KisRoute(
+            "/uapi/overseas-price/v1/quotations/price",
+            ["HHDFS00000300"],
+            _public(overseas.price),
+            True,
+        ),
+        KisRoute(
+            trading + "inquire-present-balance",
+            ["CTRP6504R"],
+            _private(overseas.present_balance),
+            True,
+        ),
+        KisRoute(trading + "inquire-balance", ["TTTS3012R"], _paged(overseas.balance), True),
+        KisRoute(trading + "inquire-nccs", ["TTTS3018R"], _paged(overseas.orders), True),
+        KisRoute(trading + "inquire-ccnl", ["TTTS3035R"], _paged(overseas.orders), True),
     ]
 
 

@@ -15,6 +15,8 @@ from qts.simulators.control import FaultInjector
 from qts.simulators.kis.frames import (
     BOOK,
     NOTICE,
+    OVERSEAS_NOTICE,
+    OVERSEAS_PAPER_NOTICE,
     PAPER_NOTICE,
     TRADE,
     Records,
@@ -28,6 +30,7 @@ from qts.simulators.market.sessions import hhmmss, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 
 MAX_SUBSCRIPTIONS = 41
+_ENCRYPTED = (NOTICE, PAPER_NOTICE, OVERSEAS_NOTICE, OVERSEAS_PAPER_NOTICE)
 _QUEUE = 10_000  # unread frames after which a client is disconnected
 
 # msg_cd: (rt_cd, text)
@@ -72,6 +75,8 @@ class KisStreamServer:
         self._records = records
         self._faults = faults
         self._notice_id = PAPER_NOTICE if paper else NOTICE
+        overseas = OVERSEAS_PAPER_NOTICE if paper else OVERSEAS_NOTICE
+        self._notice_ids = (self._notice_id, overseas)  # nothing is ever sent by the latter
         self._paper = paper
         self.clients: dict[KisCustomer, KisStreamClient] = {}
         self._unauthenticated: set[KisStreamClient] = set()
@@ -118,7 +123,7 @@ class KisStreamServer:
         if code is None:
             code = self._subscribe(client, str(header.get("tr_type")), tr_id, tr_key)
         await _reply(client, tr_id, tr_key, code)
-        wrong_id = code == "OPSP8992" and tr_id == self._notice_id
+        wrong_id = code == "OPSP8992" and tr_id in self._notice_ids
         return code not in ("OPSP0011", "OPSP8996") and not wrong_id
 
     def _admit(self, client: KisStreamClient, approval: str) -> str | None:
@@ -133,7 +138,7 @@ class KisStreamServer:
         return None
 
     def _subscribe(self, client: KisStreamClient, kind: str, tr_id: str, tr_key: str) -> str:
-        if tr_id not in (TRADE, BOOK, self._notice_id):
+        if tr_id not in (TRADE, BOOK, *self._notice_ids):
             return "OPSP8991"
         subscription = (tr_id, tr_key)
         if kind == "2":
@@ -141,7 +146,7 @@ class KisStreamServer:
             return "OPSP0003" if removed is None else "OPSP0001"
         if subscription in client.subscriptions:
             return "OPSP0002"
-        if tr_id == self._notice_id:
+        if tr_id in self._notice_ids:
             known = client.customer is not None and tr_key == client.customer.key.hts_id
             index = -1 if known else None
         else:
@@ -264,7 +269,7 @@ async def _reply(client: KisStreamClient, tr_id: str, tr_key: str, code: str) ->
     body: dict[str, Any] = {"rt_cd": rt_cd, "msg_cd": code, "msg1": text}
     if code == "OPSP0000":
         body["output"] = {"iv": client.iv, "key": client.key}
-    encrypt = "Y" if tr_id in (NOTICE, PAPER_NOTICE) else "N"
+    encrypt = "Y" if tr_id in _ENCRYPTED else "N"
     header = {"tr_id": tr_id, "tr_key": tr_key, "encrypt": encrypt}
     await client.socket.send_str(msgspec.json.encode({"header": header, "body": body}).decode())
 

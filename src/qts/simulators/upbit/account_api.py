@@ -46,8 +46,9 @@ class UpbitAccountApi:
         return _account(name, holding.quantity - holding.locked, holding.locked, average)
 
     def place(self, call: UpbitCall) -> web.Response:
+        """Place an order; the answer comes before the match, and shows none of its trades."""
         entry = self._orders.place(call.customer, call.values)
-        return reply(self._orders.as_json(entry), status=201)
+        return reply(entry.accepted, status=201)
 
     def test(self, call: UpbitCall) -> web.Response:
         entry = self._orders.place(call.customer, call.values, dry=True)
@@ -68,6 +69,13 @@ class UpbitAccountApi:
         entry = self._orders.find(call.customer, call.values)
         self._orders.cancel(entry)
         return reply(self._orders.as_json(entry))
+
+    def listed(self, call: UpbitCall) -> web.Response:
+        """Return the orders of some states or ids, by the older of the venue's lists."""
+        if call.lists.get("uuids[]") or call.lists.get("identifiers[]"):
+            return self.orders_by_id(call)
+        states = call.lists.get("states[]", [call.values.get("state", "wait")])
+        return self._page(call, states, 100)
 
     def open(self, call: UpbitCall) -> web.Response:
         states = call.lists.get("states[]", [call.values.get("state", "wait")])

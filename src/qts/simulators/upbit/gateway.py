@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 from aiohttp import web
@@ -26,14 +26,18 @@ from qts.simulators.server import reply
 class UpbitError(Exception):
     """Error reply with an HTTP status and a name."""
 
-    def __init__(self, status: int, name: str | int, message: str = "") -> None:
+    def __init__(
+        self, status: int, name: str | int, message: str = "", headers: dict[str, str] | None = None
+    ) -> None:
         self.status = status
         self.name = name
         self.message = message or str(name)
+        self.headers = headers or {}
         super().__init__(self.message)
 
     def reply(self) -> web.Response:
-        return reply({"error": {"name": self.name, "message": self.message}}, self.status)
+        error = {"name": self.name, "message": self.message}
+        return reply({"error": error}, self.status, self.headers)
 
 
 def text(amount: int) -> str:
@@ -114,16 +118,15 @@ class UpbitGateway:
         block = self._blocks.setdefault(scope, Block())
         meter = self._meter(scope, group)
         fits = meter.admit(now)
+        headers = _remaining(meter, group, now)
         if now < block.until_ns:
             left = -(-(block.until_ns - now) // _NS)
-            raise UpbitError(418, "blocked", f"blocked for {left} seconds")
+            raise UpbitError(418, "blocked", f"blocked for {left} seconds", headers)
         if not fits:
             self._reject(block, now)
             name: str | int = 429 if group in _QUOTATION else "too_many_requests"
-            raise UpbitError(429, name, "Too many API requests")
-        window = meter.windows["second"]
-        left = window.left(now)
-        return {"Remaining-Req": f"group={group}; min={60 * window.limit}; sec={left}"}
+            raise UpbitError(429, name, "Too many API requests", headers)
+        return headers
 
     def _reject(self, block: Block, now: int) -> None:
         block.rejections.append(now)
@@ -168,7 +171,8 @@ class UpbitGateway:
             # A blank may be encoded either way: the official client hashes a plus.
             forms = {query, query.replace(" ", "+"), query.replace("+", " ")}
             hashes = {hashlib.sha512(form.encode()).hexdigest() for form in forms}
-            if claims.get("query_hash") not in hashes or claims.get("query_hash_alg") != "SHA512":
+            algorithm = str(claims.get("query_hash_alg", "")).upper()
+            if claims.get("query_hash") not in hashes or algorithm != "SHA512":
                 raise UpbitError(401, "invalid_query_payload")
         nonce = str(claims.get("nonce", ""))
         if not nonce:
@@ -179,6 +183,12 @@ class UpbitGateway:
 
     def stats(self) -> dict[str, Any]:
         return {f"{scope} {group}": m.stats() for (scope, group), m in self.meters.items()}
+
+
+def _remaining(meter: Meter, group: str, now: int) -> dict[str, str]:
+    window = meter.windows["second"]
+    left = window.left(now)
+    return {"Remaining-Req": f"group={group}; min={60 * window.limit}; sec={left}"}
 
 
 def _parts(token: str) -> tuple[str, dict[str, Any], bytes, bytes]:
@@ -204,7 +214,25 @@ def signed_query(request: web.Request, body: Mapping[str, Any]) -> str:
     pairs = []
     for name, value in body.items():
         if isinstance(value, list):
-            pairs += [f"{name}[]={each}" for each in value]
+            listed = name if name.endswith("[]") else f"{name}[]"
+            pairs += [f"{listed}={each}" for each in value]
         else:
             pairs.append(f"{name}={value}")
     return "&".join(pairs)
+
+
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """Return the values in a body: JSON; in a GET or DELETE a form too, which a POST ignores."""
+    if request.content_type == "application/json":
+        data = await request.read()
+        try:
+            return msgspec.json.decode(data, type=dict[str, Any]) if data else {}
+        except msgspec.DecodeError:
+            raise UpbitError(400, "validation_error", "the body is not a JSON object") from None
+    if request.method == "POST" or not request.can_read_body:
+        return {}
+    form = parse_qs((await request.read()).decode(errors="replace"))
+    return {
+        name: values if name.endswith("[]") or len(values) > 1 else values[0]
+        for name, values in form.items()
+    }

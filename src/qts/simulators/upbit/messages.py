@@ -9,10 +9,13 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import utc_ms
 from qts.simulators.market.ticks import COIN
 from qts.simulators.matching import SimulatedFill
+from qts.simulators.upbit.candles import UNITS, UpbitCandleApi
 from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.orders import Event, UpbitOrderEntry
+from qts.simulators.upbit.quotes import UpbitQuoteApi
 
-PUBLIC, PRIVATE = ("ticker", "trade", "orderbook"), ("myOrder", "myAsset")
+CANDLES = {"candle.1s": 0, **{f"candle.{unit}m": unit for unit in UNITS}}
+PUBLIC, PRIVATE = ("ticker", "trade", "orderbook", *CANDLES), ("myOrder", "myAsset")
 
 
 @dataclass
@@ -23,6 +26,8 @@ class UpbitSubscription:
     depth: dict[str, int]
     realtime: bool
     snapshot: bool
+    level: float = 0
+    """Grouping of the prices of an order book; 0 is none."""
 
 
 class SubscriptionError(Exception):
@@ -43,13 +48,77 @@ def subscription(part: dict[str, Any], customer: UpbitCustomer | None) -> UpbitS
             depth[code] = int(levels)
     if kind in PUBLIC and not codes:
         raise SubscriptionError("NO_CODES")
+    level = part.get("level", 0)
+    if not isinstance(level, int | float) or level < 0:
+        raise SubscriptionError("INVALID_PARAM")
     return UpbitSubscription(
         kind,
         codes,
         depth,
-        realtime=not part.get("is_only_snapshot", False),
-        snapshot=not part.get("is_only_realtime", False),
+        realtime=not part.get("is_only_snapshot", part.get("isOnlySnapshot", False)),
+        snapshot=not part.get("is_only_realtime", part.get("isOnlyRealtime", False)),
+        level=level,
     )
+
+
+class UpbitMessages:
+    """Public messages, made of the answers of the REST API."""
+
+    def __init__(self, market: CoinMarket, quotes: UpbitQuoteApi, candles: UpbitCandleApi) -> None:
+        self._market = market
+        self._quotes = quotes
+        self._candles = candles
+
+    def public(self, subscribed: UpbitSubscription, i: int) -> dict[str, Any] | None:
+        """Return a message about a market, None if there is nothing to tell."""
+        code = self._market.universe.codes[i]
+        if subscribed.kind in CANDLES:
+            return self._candle(subscribed.kind, code)
+        if subscribed.kind == "ticker":
+            values, extra = self._quotes.ticker(i), self._ticker_extra(i)
+        elif subscribed.kind == "orderbook":
+            depth, step = subscribed.depth.get(code, 30), round(subscribed.level * COIN)
+            values = self._quotes.order_book(i, depth, step)
+            extra = {}
+        else:
+            latest = self._quotes.trades(i)
+            if not latest:
+                return None
+            values, extra = latest[0], self._trade_extra(i, latest[0])
+        kept = {
+            name: value
+            for name, value in values.items()
+            if name != "market" and not name.endswith(("_kst", "_utc"))
+        }
+        return {"type": subscribed.kind, "code": code, **kept, **extra}
+
+    def _candle(self, kind: str, code: str) -> dict[str, Any] | None:
+        unit, query = CANDLES[kind], {"market": code}
+        found = self._candles.minutes(query, unit) if unit else self._candles.seconds(query)
+        if not found:
+            return None
+        kept = {name: value for name, value in found[0].items() if name not in ("market", "unit")}
+        return {"type": kind, "code": code, **kept}
+
+    def _ticker_extra(self, i: int) -> dict[str, Any]:
+        bought = float(self._market.buy_volume[i])
+        return {
+            "ask_bid": "BID" if self._market.at_ask[i] else "ASK",
+            "acc_bid_volume": bought,
+            "acc_ask_volume": float(self._market.volume[i]) - bought,
+            "market_state": "ACTIVE",
+        }
+
+    def _trade_extra(self, i: int, trade: dict[str, Any]) -> dict[str, Any]:
+        change = trade["change_price"]
+        return {
+            "trade_timestamp": trade["timestamp"],
+            "trade_date": trade["trade_date_utc"],
+            "trade_time": trade["trade_time_utc"],
+            "change": "RISE" if change > 0 else "FALL" if change < 0 else "EVEN",
+            "change_price": abs(change),
+            **self._quotes.best(i),
+        }
 
 
 def my_order(
@@ -104,7 +173,8 @@ _NAMES = {
         acc_trade_price:atp acc_trade_price_24h:atp24h trade_date:tdt acc_ask_volume:aav
         acc_bid_volume:abv highest_52_week_price:h52wp highest_52_week_date:h52wdt
         lowest_52_week_price:l52wp lowest_52_week_date:l52wdt market_state:ms""",
-    "trade": f"{_COMMON} {_PRICES} trade_date:td sequential_id:sid",
+    "trade": f"""{_COMMON} {_PRICES} trade_date:td sequential_id:sid best_ask_price:bap
+        best_ask_size:bas best_bid_price:bbp best_bid_size:bbs""",
     "orderbook": f"""{_COMMON}
         total_ask_size:tas total_bid_size:tbs orderbook_units:obu ask_price:ap bid_price:bp
         ask_size:as bid_size:bs level:lv""",
@@ -117,6 +187,12 @@ _NAMES = {
     "myAsset": f"""{_COMMON}
         asset_uuid:astuid assets:ast currency:cu balance:b locked:l asset_timestamp:asttms""",
 }
+_NAMES |= dict.fromkeys(
+    CANDLES,
+    f"""{_COMMON} candle_date_time_utc:cdttmu candle_date_time_kst:cdttmk opening_price:op
+        high_price:hp low_price:lp trade_price:tp candle_acc_trade_volume:catv
+        candle_acc_trade_price:catp""",
+)
 _SHORT = {kind: dict(pair.split(":") for pair in pairs.split()) for kind, pairs in _NAMES.items()}
 
 

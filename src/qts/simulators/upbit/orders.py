@@ -36,6 +36,8 @@ class UpbitOrderEntry:
     reserved_fee: int = 0
     paid_fee: int = 0
     trade_uuids: list[str] = field(default_factory=list)
+    accepted: dict[str, Any] = field(default_factory=dict)
+    """The answer to its request: the order before it matched."""
 
     @property
     def state(self) -> str:
@@ -94,6 +96,7 @@ class UpbitOrderApi:
         self._by_order[order] = entry
         if entry.identifier is not None:
             self._identifiers[entry.customer, entry.identifier] = entry
+        entry.accepted = self.as_json(entry)
         self._notify(entry, "wait", None)
         for fill in self.engine.submit(order):
             self._settle(fill)

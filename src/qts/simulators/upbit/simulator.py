@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
-import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
 from qts.domain import Clock
 from qts.simulators.clock import MarketClock
@@ -16,11 +18,22 @@ from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.sessions import KST, moment_of, seconds_of
 from qts.simulators.server import Simulator, reply
 from qts.simulators.upbit.account_api import UpbitAccountApi, UpbitCall
-from qts.simulators.upbit.gateway import UpbitError, UpbitGateway, signed_query
+from qts.simulators.upbit.candles import UNITS, UpbitCandleApi
+from qts.simulators.upbit.gateway import (
+    UpbitCustomer,
+    UpbitError,
+    UpbitGateway,
+    body_of,
+    signed_query,
+)
+from qts.simulators.upbit.messages import UpbitMessages
 from qts.simulators.upbit.orders import UpbitOrderApi
 from qts.simulators.upbit.quotes import UpbitQuoteApi
 from qts.simulators.upbit.stream import UpbitStreamServer
+from qts.simulators.upbit.wallets import UpbitWalletApi
 
+Query = MultiMapping[str]
+PublicRoute = tuple[str, str, Callable[[Query], Any]]
 Handler = Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
 
 
@@ -43,7 +56,9 @@ class UpbitSimulator(Simulator):
         )
         self.gateway = UpbitGateway(config, self._now_ns)
         self._quotes = UpbitQuoteApi(self.market)
-        self.stream = UpbitStreamServer(self.market, self._quotes, self.faults, self._now_ns)
+        self._candles = UpbitCandleApi(self.market, self._quotes)
+        market_data = UpbitMessages(self.market, self._quotes, self._candles)
+        self.stream = UpbitStreamServer(self.market, market_data, self.faults, self._now_ns)
         self.orders = UpbitOrderApi(
             self.market, config.duplicate_identifier, self.stream.notify, config.market.seed
         )
@@ -57,26 +72,44 @@ class UpbitSimulator(Simulator):
     # Routes
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        quotes, accounts = self._quotes, UpbitAccountApi(self.market, self.orders)
-        for path, group, endpoint in (
-            ("market/all", "market", lambda _query: quotes.markets()),
+        quotes, candles = self._quotes, self._candles
+        periods: list[PublicRoute] = [
+            (f"candles/{kind}", "candle", partial(candles.periods, kind=kind))
+            for kind in ("weeks", "months", "years")
+        ]
+        minutes: list[PublicRoute] = [
+            (f"candles/minutes/{unit}", "candle", partial(candles.minutes, unit=unit))
+            for unit in UNITS
+        ]
+        others: list[PublicRoute] = [
+            ("market/all", "market", quotes.markets),
             ("ticker", "ticker", lambda q: _each(quotes.ticker, quotes.indexes(_markets(q)))),
             ("ticker/all", "ticker", self._all_tickers),
-            (
-                "orderbook",
-                "orderbook",
-                lambda q: _each(quotes.order_book, quotes.indexes(_markets(q))),
-            ),
+            ("orderbook", "orderbook", lambda q: quotes.order_books(q, _markets(q))),
             (
                 "orderbook/instruments",
                 "orderbook",
                 lambda q: _each(quotes.instrument, quotes.indexes(_markets(q))),
             ),
-            ("trades/ticks", "trade", self._trades),
-            ("candles/days", "candle", quotes.day_candles),
-        ):
+            (
+                "orderbook/supported_levels",
+                "orderbook",
+                lambda q: _each(quotes.supported_levels, quotes.indexes(_markets(q))),
+            ),
+            ("trades/ticks", "trade", quotes.trade_list),
+            ("candles/seconds", "candle", candles.seconds),
+            ("candles/days", "candle", candles.days),
+            ("candles/minutes/{unit}", "candle", _no_such_unit),
+        ]
+        for path, group, endpoint in (*minutes, *periods, *others):
             router.add_get(f"/v1/{path}", self._public(group, endpoint))
-        router.add_get(r"/v1/candles/minutes/{unit:\d+}", self._minute_candles)
+        self._add_private_routes(router)
+        router.add_get("/websocket/v1", self._socket)
+        router.add_get("/websocket/v1/private", self._socket)
+
+    def _add_private_routes(self, router: web.UrlDispatcher) -> None:
+        accounts = UpbitAccountApi(self.market, self.orders)
+        wallets = UpbitWalletApi(self.market)
         for method, path, group, act in (
             ("GET", "accounts", "default", accounts.accounts),
             ("POST", "orders", "order", accounts.place),
@@ -84,18 +117,28 @@ class UpbitSimulator(Simulator):
             ("POST", "orders/cancel_and_new", "order", accounts.cancel_and_new),
             ("GET", "order", "default", accounts.order),
             ("DELETE", "order", "default", accounts.cancel),
+            ("GET", "orders", "default", accounts.listed),
             ("GET", "orders/open", "default", accounts.open),
             ("DELETE", "orders/open", "order-cancel-all", accounts.cancel_open),
             ("GET", "orders/closed", "default", accounts.closed),
             ("GET", "orders/uuids", "default", accounts.orders_by_id),
             ("DELETE", "orders/uuids", "default", accounts.cancel_by_id),
             ("GET", "orders/chance", "default", accounts.chance),
+            ("GET", "status/wallet", "default", wallets.status),
+            ("GET", "api_keys", "default", wallets.keys),
+            ("GET", "deposits", "default", wallets.none),
+            ("GET", "deposit", "default", wallets.no_deposit),
+            ("GET", "deposits/coin_addresses", "default", wallets.none),
+            ("GET", "deposits/coin_address", "default", wallets.no_address),
+            ("GET", "deposits/chance/coin", "default", wallets.deposit_chance),
+            ("GET", "withdraws", "default", wallets.none),
+            ("GET", "withdraw", "default", wallets.no_withdrawal),
+            ("GET", "withdraws/coin_addresses", "default", wallets.none),
+            ("GET", "withdraws/chance", "default", wallets.withdrawal_chance),
         ):
             router.add_route(method, f"/v1/{path}", self._private(group, act))
-        router.add_get("/websocket/v1", self._socket)
-        router.add_get("/websocket/v1/private", self._socket)
 
-    def _public(self, group: str, endpoint: Callable[[Mapping[str, str]], Any]) -> Handler:
+    def _public(self, group: str, endpoint: Callable[[Query], Any]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             headers: dict[str, str] = {}
             try:
@@ -114,19 +157,27 @@ class UpbitSimulator(Simulator):
         async def handler(request: web.Request) -> web.Response:
             headers: dict[str, str] = {}
             try:
-                body = await _body(request)
-                query = signed_query(request, body)
-                customer = self.gateway.authenticate(
-                    request.headers.get("Authorization", ""), query
-                )
+                body = await body_of(request)
+                customer = self._customer(request, body, group)
                 headers = self.gateway.admit(f"key {customer.key.access_key}", group)
                 self._reject_at_random()
                 lists = {name: request.query.getall(name) for name in request.query}
+                lists |= {name: each for name, each in body.items() if isinstance(each, list)}
                 return _with(act(UpbitCall(customer, body or request.query, lists)), headers)
             except UpbitError as error:
                 return _with(error.reply(), headers)
 
         return handler
+
+    def _customer(self, request: web.Request, body: dict[str, Any], group: str) -> UpbitCustomer:
+        """Return who signed a request; a refusal shows what is left too."""
+        try:
+            return self.gateway.authenticate(
+                request.headers.get("Authorization", ""), signed_query(request, body)
+            )
+        except UpbitError as error:
+            error.headers = self.gateway.admit(f"ip {request.remote}", group)
+            raise
 
     def _reject_at_random(self) -> None:
         if self.faults.at_random(self.config.random_refusals):
@@ -139,23 +190,16 @@ class UpbitSimulator(Simulator):
         codes = enumerate(self.market.universe.codes)
         return [self._quotes.ticker(i) for i, code in codes if code.split("-")[0] in currencies]
 
-    def _trades(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        count = query.get("count", "1")
-        if not count.isdigit() or not 1 <= int(count) <= 500:
-            raise UpbitError(400, 400, "count is 1 to 500")
-        return self._quotes.trades(self._quotes.index(query.get("market", "")), int(count))
-
-    async def _minute_candles(self, request: web.Request) -> web.Response:
-        unit = int(request.path.rpartition("/")[2][:4])
-        handler = self._public("candle", lambda query: self._quotes.candles(query, unit))
-        return cast(web.Response, await handler(request))
-
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         customer, header = None, request.headers.get("Authorization", "")
         scope = f"ip {request.remote}"
         try:
-            if request.path.endswith("/private") or header:
+            if request.path.endswith("/private"):
                 customer = self.gateway.authenticate(header, None)
+            elif header:  # the public socket needs none: one that is not valid is ignored
+                with contextlib.suppress(UpbitError):
+                    customer = self.gateway.authenticate(header, None)
+            if customer is not None:
                 scope = f"key {customer.key.access_key}"
             self.gateway.admit(scope, "websocket-connect")
         except UpbitError as error:
@@ -208,7 +252,8 @@ class UpbitSimulator(Simulator):
         return self.stream.drop()
 
     def rate_limited(self) -> web.Response:
-        return UpbitError(429, "too_many_requests", "Too many API requests").reply()
+        left = {"Remaining-Req": "group=default; min=1800; sec=0"}
+        return UpbitError(429, "too_many_requests", "Too many API requests", left).reply()
 
     def error(self, code: str) -> web.Response:
         return UpbitError(500, code or "internal_server_error").reply()
@@ -220,22 +265,17 @@ class UpbitSimulator(Simulator):
         return UpbitError(500, "server_error", "try again later").reply()
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
-    """Return the JSON of a POST; form bodies are ignored, as by the venue."""
-    if request.method != "POST" or request.content_type != "application/json":
-        return {}
-    try:
-        return msgspec.json.decode(await request.read(), type=dict[str, Any])
-    except msgspec.DecodeError:
-        raise UpbitError(400, "validation_error", "the body is not a JSON object") from None
-
-
 def _each(method: Callable[[int], dict[str, Any]], indexes: list[int]) -> list[dict[str, Any]]:
     return [method(index) for index in indexes]
 
 
-def _markets(query: Mapping[str, str]) -> str:
-    return query.get("markets", "")
+def _markets(query: Query) -> str:
+    """Return the markets of a query, in one parameter or in several."""
+    return ",".join(query.getall("markets", []))
+
+
+def _no_such_unit(_query: Query) -> None:
+    raise UpbitError(400, 400, f"unit is one of {', '.join(map(str, UNITS))}")
 
 
 def _with(response: web.Response, headers: dict[str, str]) -> web.Response:

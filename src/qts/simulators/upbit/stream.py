@@ -20,13 +20,13 @@ from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.messages import (
     PUBLIC,
     SubscriptionError,
+    UpbitMessages,
     UpbitSubscription,
     my_order,
     simplified,
     subscription,
 )
 from qts.simulators.upbit.orders import Event, UpbitOrderEntry
-from qts.simulators.upbit.quotes import UpbitQuoteApi
 
 FORMATS = ("DEFAULT", "SIMPLE", "JSON_LIST", "SIMPLE_LIST")
 MESSAGES = RequestLimits(second=5, minute=100, day=0)
@@ -49,12 +49,12 @@ class UpbitStreamServer:
     def __init__(
         self,
         market: CoinMarket,
-        quotes: UpbitQuoteApi,
+        messages: UpbitMessages,
         faults: FaultInjector,
         now_ns: Callable[[], int],
     ) -> None:
         self._market = market
-        self._quotes = quotes
+        self._messages = messages
         self._faults = faults
         self._now_ns = now_ns
         self.clients: set[UpbitStreamClient] = set()
@@ -143,42 +143,9 @@ class UpbitStreamServer:
                 self._market.traded[i] or subscribed.kind == "orderbook"
             ):
                 continue
-            values = self._public(subscribed, i)
+            values = self._messages.public(subscribed, i)
             if values is not None:
                 self._put(client, {**values, "stream_type": stream_type})
-
-    def _public(self, subscribed: UpbitSubscription, i: int) -> dict[str, Any] | None:
-        code = self._market.universe.codes[i]
-        if subscribed.kind == "ticker":
-            values = self._quotes.ticker(i)
-            side = {"ask_bid": "BID" if self._market.at_ask[i] else "ASK"}
-            bought = float(self._market.buy_volume[i])
-            volumes = {
-                "acc_bid_volume": bought,
-                "acc_ask_volume": float(self._market.volume[i]) - bought,
-                "market_state": "ACTIVE",
-            }
-            extra = {**side, **volumes}
-        elif subscribed.kind == "orderbook":
-            values, extra = self._quotes.order_book(i, subscribed.depth.get(code, 30)), {}
-        else:
-            latest = self._quotes.trades(i)
-            if not latest:
-                return None
-            values = latest[0]
-            extra = {
-                "trade_timestamp": values["timestamp"],
-                "trade_date": values["trade_date_utc"],
-                "trade_time": values["trade_time_utc"],
-                "change": _direction(float(values["change_price"])),
-                "change_price": abs(values["change_price"]),
-            }
-        kept = {
-            name: value
-            for name, value in values.items()
-            if name != "market" and not name.endswith(("_kst", "_utc"))
-        }
-        return {"type": subscribed.kind, "code": code, **kept, **extra}
 
     # Private messages
 
@@ -245,10 +212,6 @@ class UpbitStreamServer:
             _abort(client)
         self.clients.clear()
         return len(clients)
-
-
-def _direction(change: float) -> str:
-    return "RISE" if change > 0 else "FALL" if change < 0 else "EVEN"
 
 
 async def _write(client: UpbitStreamClient) -> None:
