@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export VENV
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak format sanitize bench wheel docs lock clean check-python
+.PHONY: help run test clients check soak format sanitize bench wheel docs lock clean check-python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ run: $(INSTALLED) ## Install, then run QTS; ARGS="--duration 5s" passes options
 test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k outbox" narrows the Python ones
 	@scripts/native-tests.sh plain
 	@$(if $(ARGS),$(BIN)/pytest --no-skips,scripts/tests.sh) --allow-missing-browser $(ARGS)
+
+clients: $(VENV)-clients/.installed ## Run the clients of others against the simulators, in a separate venv; ARGS="-k ccxt"
+	@$(VENV)-clients/bin/python -m pytest -p tests.no_skips --no-skips --confcutdir tests/clients tests/clients $(ARGS)
 
 check: $(INSTALLED) ## Format, lint, types, import layers, tests, sanitizers: everything that CI runs
 	$(BIN)/ruff format --check .
@@ -53,7 +56,7 @@ lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirement
 	@scripts/lock.sh --upgrade
 
 clean: ## Remove what the targets above created; QTS_HOME is kept
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 %/.packages: | check-python
 	@$(PYTHON) -m venv $*
@@ -70,6 +73,7 @@ clean: ## Remove what the targets above created; QTS_HOME is kept
 .PRECIOUS: %/.packages %/.installed
 $(VENV)/.packages: requirements/dev.txt
 $(VENV)-bench/.packages: requirements/bench.txt
+$(VENV)-clients/.packages: requirements/clients.txt
 $(VENV)-wheel/.packages: requirements/wheel.txt
 
 check-python:

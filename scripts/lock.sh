@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Pin every package with its hashes, for any platform: dev.txt for development, bench.txt for benchmarks,
-# wheel.txt for building a wheel, run.txt for running an installed one.
+# clients.txt for the clients of others, wheel.txt for building a wheel, run.txt for running an installed one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(cd "${VENV:-.venv}/bin" && pwd):$PATH"
@@ -14,6 +14,8 @@ pin pyproject.toml --extra embedded --extra export --extra kafka --extra nats --
   --output-file requirements/dev.txt "$@"
 # A separate set: the peers pin some of our dependencies to older versions.
 pin pyproject.toml --extra bench --extra embedded --extra nats --group build --output-file requirements/bench.txt "$@"
+# A separate set for the same reason: the clients that make clients runs.
+pin pyproject.toml --group clients --output-file requirements/clients.txt "$@"
 # The versions of dev.txt, which the tests ran with.
 pin --group wheel --constraints requirements/dev.txt --output-file requirements/wheel.txt "$@"
 pin pyproject.toml --extra embedded --extra nats --extra otel --extra top --constraints requirements/dev.txt \
