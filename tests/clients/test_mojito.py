@@ -15,6 +15,9 @@ FIRST_PAGE = {
     "CTX_AREA_FK100": "", "CTX_AREA_NK100": "", "INQR_DVSN_1": "0", "INQR_DVSN_2": "0",
 }  # fmt: skip
 
+# Its stream is a process, forked from one with threads, of which Python 3.12 warns.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 
 @pytest.fixture(scope="module")
 def kis(kis_venue: Venue, hosts: dict[str, str]) -> Any:

@@ -10,6 +10,9 @@ from pyupbit.errors import UpbitError
 
 from tests.clients.conftest import ACCESS_KEY, BTC, SECRET_KEY, Venue
 
+# Its stream is a process, forked from one with threads, of which Python 3.12 warns.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 
 @pytest.fixture(scope="module")
 def upbit(upbit_venue: Venue, hosts: dict[str, str]) -> Any:

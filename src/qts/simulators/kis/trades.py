@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,10 +13,10 @@ from qts.simulators.kis.gateway import names, success
 from qts.simulators.kis.quotes import KisQuoteApi, blank
 from qts.simulators.market.sessions import DAY_S, hhmmss
 from qts.simulators.market.stocks import StockMarket
-from qts.simulators.market.ticks import Ints
+from qts.simulators.market.ticks import Flags, Ints
 
 ROWS = 30
-_KEPT = 120  # trades of each symbol
+_KEPT_SECONDS = 900
 _SUMMARY_FIELDS = names("""
     stck_prpr prdy_vrss prdy_vrss_sign prdy_ctrt acml_vol prdy_vol rprs_mrkt_kor_name
 """)
@@ -32,41 +33,42 @@ class StockTrade(NamedTuple):
     at_ask: int
 
 
+class TradedSecond(NamedTuple):
+    """Trades of one second: the indexes of the symbols, in order, and a value for each."""
+
+    time: int
+    symbols: Ints
+    price: Ints
+    size: Ints
+    volume: Ints
+    bought: Ints
+    at_ask: Flags
+
+
 class TradeLog:
-    """The last trades of every symbol, in one array for each column."""
+    """The trades of the last seconds in which something traded."""
 
     def __init__(self, market: StockMarket) -> None:
         self._market = market
-        symbols = len(market.universe.codes)
-        self._columns: Ints = np.zeros((6, _KEPT, symbols), np.int64)
-        self._count = np.zeros(symbols, np.int64)
+        self._seconds: deque[TradedSecond] = deque(maxlen=_KEPT_SECONDS)
 
     def on_second(self) -> None:
         m = self._market
         at = np.flatnonzero(m.traded)
-        if not len(at):
-            return
-        slot = self._count[at] % _KEPT
-        values = (
-            np.full(len(at), m.time),
-            m.price[at],
-            m.size[at],
-            m.volume[at],
-            m.buy_volume[at],
-            m.at_ask[at],
-        )
-        for column, value in zip(self._columns, values, strict=True):
-            column[slot, at] = value
-        self._count[at] += 1
+        if len(at):
+            columns = (m.price[at], m.size[at], m.volume[at], m.buy_volume[at], m.at_ask[at])
+            self._seconds.append(TradedSecond(m.time, at, *columns))
 
     def newest(self, index: int) -> Iterator[StockTrade]:
         """Yield the trades of today, newest first."""
-        today, count = self._market.time // DAY_S, int(self._count[index])
-        for number in range(count - 1, max(-1, count - 1 - _KEPT), -1):
-            trade = StockTrade._make(map(int, self._columns[:, number % _KEPT, index]))
-            if trade.time // DAY_S != today:
+        today = self._market.time // DAY_S
+        for second in reversed(self._seconds):
+            if second.time // DAY_S != today:
                 return
-            yield trade
+            at = int(np.searchsorted(second.symbols, index))
+            if at < len(second.symbols) and second.symbols[at] == index:
+                values = (int(column[at]) for column in second[2:])
+                yield StockTrade(second.time, *values)
 
 
 class KisTradeApi:
