@@ -39,9 +39,12 @@ async def unknown_order(database: Database) -> UUID:
         intent,
         PAPER.account,
     )
-    await database.execute("UPDATE order_attempt SET status = 'SENT', sent_at = now()")
     await database.execute(
-        "UPDATE order_attempt SET status = 'UNKNOWN', error_message = 'no reply'"
+        "UPDATE order_attempt SET status = 'SENT', sent_at = now() WHERE id = $1", attempt
+    )
+    await database.execute(
+        "UPDATE order_attempt SET status = 'UNKNOWN', error_message = 'no reply' WHERE id = $1",
+        attempt,
     )
     return intent
 

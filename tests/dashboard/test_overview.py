@@ -49,7 +49,7 @@ async def test_positions_have_name_weight_stop_and_the_age_of_their_price(
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.wait_text("main", "Samsung Electronics 005930")
         text = await tab.page.inner_text("main")
-        for part in ("7.1 %", "68,600", "71,000", "0.4 s", "+100,000"):
+        for part in ("7.1 %", "68,600", "71,000", "0.4 s", f"+{chr(8361)}100,000"):
             assert part in text, part
         await tab.wait_text("main", "Orders today")
         await tab.page.screenshot(path=shots(tmp_path) / "first-screen.png")

@@ -26,6 +26,7 @@ PAGES = {
     "feed": "300 symbols every 6.0 s",
     "market": "Market",
     "orders": "Reconcile now",
+    "trades": "Average trade",
     "strategies": "rsi_scalper",
     "outbox": "everbit.trade.command",
     "cache": "PreCheck",
@@ -369,7 +370,8 @@ async def test_the_read_role_sees_no_action(site: Site, browser: Any) -> None:
             await tab.open(name)
             find = "[...document.querySelectorAll('[data-do]')].map((each) => each.dataset.do)"
             found = set(await tab.page.evaluate(find))
-            assert found <= {"theme", "language", "logout", "filter-open", "bar", "span"}, name
+            display = {"theme", "language", "colours", "logout", "skip", "more"}
+            assert found <= display | {"filter-open", "bar", "span", "trades-span"}, name
         await tab.page.keyboard.press("k")
         assert not await tab.page.evaluate("document.getElementById('confirm').open")
     assert (await KillSwitch(site.database, PAPER).all())["account"].enabled

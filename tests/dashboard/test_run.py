@@ -88,8 +88,8 @@ async def test_the_operator_watches_and_controls_a_run(
         latest = "SELECT symbol FROM fill ORDER BY traded_at DESC LIMIT 1"
         ((symbol,),) = await asyncio.to_thread(run.query, latest)
         await tab.open(f"market/{symbol}")
-        await tab.page.wait_for_selector("svg.candles .body", state="attached")
-        await tab.page.wait_for_selector("svg.candles .marker", state="attached")
+        await tab.page.wait_for_selector("#price-chart canvas")
+        await tab.page.wait_for_selector('#price-chart[data-fills]:not([data-fills="0"])')
         held = "SELECT symbol FROM position WHERE quantity <> 0 LIMIT 1"
         ((symbol,),) = await asyncio.to_thread(run.query, held)
         await tab.open(f"market/{symbol}")

@@ -22,6 +22,7 @@ OLD_FILES = 3
 OLD_BYTES = 200_000_000
 _DECODER = msgspec.json.Decoder(PatternRecord)
 _MAX_LINE = 65_536
+_Tick = tuple[float, float, float]  # time, price, volume of the day so far
 
 
 class Candle(msgspec.Struct, array_like=True):
@@ -33,13 +34,14 @@ class Candle(msgspec.Struct, array_like=True):
     low: float
     close: float
     ticks: int
+    volume: float  # traded since the last tick before it
 
 
 class _SymbolTicks:
     """Ticks found of one symbol, and how far each file was searched."""
 
     def __init__(self) -> None:
-        self.ticks: list[tuple[float, float]] = []
+        self.ticks: list[_Tick] = []
         self.searched: dict[str, int] = {}
 
 
@@ -87,22 +89,26 @@ class Candles:
         ]
 
 
-def bars(ticks: list[tuple[float, float]], bar_s: int) -> list[Candle]:
+def bars(ticks: list[_Tick], bar_s: int) -> list[Candle]:
     """Return the bars of ticks in time order, without empty ones."""
     found: list[Candle] = []
-    for at, price in ticks:
+    before = ticks[0][2] if ticks else 0.0
+    for at, price, day_volume in ticks:
+        traded = max(0.0, day_volume - before)  # a smaller one: another day has begun
+        before = day_volume
         begin = int(at // bar_s) * bar_s
         if not found or found[-1].at != begin:
-            found.append(Candle(begin, price, price, price, price, 1))
+            found.append(Candle(begin, price, price, price, price, 1, traded))
             continue
         bar = found[-1]
         bar.high, bar.low = max(bar.high, price), min(bar.low, price)
         bar.close = price
         bar.ticks += 1
+        bar.volume += traded
     return found[-MAX_BARS:]
 
 
-def _search_file(path: Path, needle: bytes, begin: int) -> tuple[list[tuple[float, float]], int]:
+def _search_file(path: Path, needle: bytes, begin: int) -> tuple[list[_Tick], int]:
     with path.open("rb") as file:
         size = path.stat().st_size
         if size <= begin:
@@ -111,9 +117,7 @@ def _search_file(path: Path, needle: bytes, begin: int) -> tuple[list[tuple[floa
             return _ticks_in(content, needle, begin)
 
 
-def _ticks_in(
-    content: bytes | mmap.mmap, needle: bytes, begin: int
-) -> tuple[list[tuple[float, float]], int]:
+def _ticks_in(content: bytes | mmap.mmap, needle: bytes, begin: int) -> tuple[list[_Tick], int]:
     """Return the ticks of complete lines, and where the last complete line ends."""
     end = content.rfind(b"\n") + 1
     found = []
@@ -123,7 +127,8 @@ def _ticks_in(
         last = content.find(b"\n", at, end)
         try:
             snapshot = _DECODER.decode(content[first:last]).snapshot
-            found.append((snapshot.meta.time.timestamp(), snapshot.observation.inputs.price))
+            inputs = snapshot.observation.inputs
+            found.append((snapshot.meta.time.timestamp(), inputs.price, inputs.volume))
         except msgspec.DecodeError:
             pass
         at = content.find(needle, last, end)

@@ -11,6 +11,7 @@ from qts.dashboard.action_service import ActionResult, ActionService
 from qts.dashboard.actions import Action
 from qts.dashboard.decoding import decode_params
 from qts.dashboard.hub import Hub
+from qts.dashboard.pages import TradesParams
 from qts.dashboard.queries import DashboardQueries
 from qts.dashboard.query_cache import QueryCache
 from qts.dashboard.session import Operator
@@ -40,6 +41,10 @@ class DashboardHandlers:
             return msgspec.json.encode(await query(self._queries, params))
 
         return await self._cache.get(f"{query.__name__} {params!r}", run)
+
+    async def trades_csv(self, given: Mapping[str, str]) -> str:
+        """Return the round trips as CSV."""
+        return await self._queries.trades_csv(decode_params(given, TradesParams))
 
     async def act(self, action: Action, operator: Operator) -> ActionResult:
         """Perform an action; what is read afterwards includes it."""

@@ -42,6 +42,10 @@ class EquityParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
     span: Literal["1d", "1w", "1m", "all"] = "1d"
 
 
+class TradesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    span: Annotated[Literal["7d", "30d", "90d", "365d"], Meta(description="the last days")] = "30d"
+
+
 class NamesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Encoded it must fit into a line of HTTP, 8190 bytes.
     symbols: Annotated[

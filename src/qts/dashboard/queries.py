@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from qts.backtest import show_job
+from qts.backtest import Trade, show_job
 from qts.cache import read_raw
 from qts.dashboard import pages
 from qts.dashboard.action_log import ActionLog
@@ -28,6 +28,7 @@ from qts.dashboard.cursor import (
 from qts.dashboard.equity import load_curve, load_day_profit
 from qts.dashboard.hub import Hub
 from qts.dashboard.sources import DashboardSources
+from qts.dashboard.trades import SPANS, TradesView, group_trades, load_trades, to_csv
 from qts.database import Row
 from qts.domain import Clock, OperationError
 from qts.events import DeadLetterAdmin
@@ -299,6 +300,17 @@ class DashboardQueries:
             orders=await self._orders(50, symbol=symbol),
             price=await self._read_cached("price", symbol),
         )
+
+    async def trades(self, params: pages.TradesParams) -> TradesView:
+        """Return the round trips of the last days, by day, strategy, symbol and exit reason."""
+        return group_trades(await self._trades(params))
+
+    async def trades_csv(self, params: pages.TradesParams) -> str:
+        return to_csv(await self._trades(params))
+
+    async def _trades(self, params: pages.TradesParams) -> list[Trade]:
+        now = self._clock.now()
+        return await load_trades(self._database, self._accounts, SPANS[params.span], now)
 
     async def backtests(self, _params: pages.Params) -> pages.BacktestsPage:
         """Return the latest backtest jobs of this database."""

@@ -55,6 +55,7 @@ _QUERIES: dict[str, Callable[[DashboardQueries, Any], Awaitable[Any]]] = {
     "events": DashboardQueries.dead_letters,
     "orders": DashboardQueries.orders,
     "order": DashboardQueries.order,
+    "trades": DashboardQueries.trades,
     "outbox": DashboardQueries.outbox,
     "market": DashboardQueries.market,
     "backtests": DashboardQueries.backtests,
@@ -109,6 +110,7 @@ class Dashboard:
         router.add_get("/api/me", self._me)
         for name, query in _QUERIES.items():
             router.add_get(f"/api/{name}", self._reader(query))
+        router.add_get("/api/trades.csv", self._trades_csv)
         router.add_post("/api/action", self._act)
         router.add_get("/api/live", self._socket)
         self._api.add_routes(router)
@@ -181,6 +183,11 @@ class Dashboard:
         if session is None:  # it ended since the guard checked it
             raise web.HTTPUnauthorized
         return session
+
+    async def _trades_csv(self, request: web.Request) -> web.Response:
+        text = await self._handlers.trades_csv(request.query)
+        name = {"Content-Disposition": 'attachment; filename="qts-trades.csv"'}
+        return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=name)
 
     async def _act(self, request: web.Request) -> web.Response:
         action = decode(await request.read())

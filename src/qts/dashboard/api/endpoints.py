@@ -23,6 +23,7 @@ QUERIES: dict[str, Query] = {
     "/orders": DashboardQueries.orders,
     "/orders/{id}": DashboardQueries.order,
     "/fills": DashboardQueries.fills,
+    "/trades": DashboardQueries.trades,
     "/strategies": DashboardQueries.strategies,
     "/equity": DashboardQueries.equity,
     "/alerts": DashboardQueries.alerts,

@@ -3,9 +3,10 @@ import { confirmAction, showToast } from "./dialog.js";
 import { quantity, won } from "./dom.js";
 import { nameOf } from "./names.js";
 import { positionsOf } from "./pages_trade.js";
+import { zoom } from "./price_chart.js";
 import * as push from "./push.js";
 import { may, model, state } from "./state.js";
-import { language, setLanguage, t } from "./labels.js";
+import { colours, language, setColours, setLanguage, t } from "./labels.js";
 
 export async function call(path, body) {
   const reply = await fetch(path, body && {
@@ -77,7 +78,7 @@ function paramValues(strategy) {
     if (type === "string") return text.trim();
     if (type === "boolean" && /^(true|false)$/.test(text.trim())) return text.trim() === "true";
     if ((type === "integer" || type === "number") && Number.isFinite(Number(text))) return Number(text);
-    throw new Error(`${param} is ${text.trim()}; expected ${type}`);
+    throw new Error(t("bad_param").replace("{param}", param).replace("{text}", text.trim()).replace("{type}", type));
   };
   return { fields, params: Object.fromEntries(fields.map((each) => [each.dataset.param, value(each)])) };
 }
@@ -145,12 +146,18 @@ export const actions = (app) => ({
     state.subscription = await push.subscription();
   },
   bar: ({ bar }) => app.filter({ bar }),
+  zoom: ({ factor }) => zoom(Number(factor)),
   span: ({ span }) => app.filter({ span }),
+  "trades-span": ({ span }) => app.filter({ trades: span }),
   "filter-open": () => app.filter({ open: !app.filters().open }),
+  skip: () => document.getElementById("page").focus(),
+  more: () => app.toggleMenu(),
+  colours: () => { setColours(colours() === "kr" ? "green" : "kr"); app.draw(); },
   theme() {
     const next = document.documentElement.dataset.theme === "light" ? "dark" : "light";
     document.documentElement.dataset.theme = next;
     localStorage.setItem("qts-theme", next);
+    app.draw();
   },
   language: () => { setLanguage(language() === "ko" ? "en" : "ko"); app.draw(); },
   async logout() {

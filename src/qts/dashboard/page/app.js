@@ -1,27 +1,33 @@
 // The application: the WebSocket answers each request with the next state, each page requests its other data.
-import { button, chip, clock, h, moment, patch, signed, tone } from "./dom.js";
-import { market, orders, overview, strategies } from "./pages_trade.js";
+import { button, chip, clock, h, moment, patch, signedWon, tone, zoned } from "./dom.js";
+import { orders, overview, strategies } from "./pages_trade.js";
+import { market } from "./pages_market.js";
+import { trades } from "./pages_trades.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
 import { actions, call } from "./actions.js";
 import { showToast } from "./dialog.js";
 import * as push from "./push.js";
 import { may, model, span, state, stopwatch, take } from "./state.js";
-import { language, setLanguage, t } from "./labels.js";
+import { colours, language, setColours, setLanguage, stateName, t } from "./labels.js";
 
-const PAGES = { overview, events, feed, market, orders, strategies, outbox, cache, router, backtests, settings };
-const KEYS = "1234567890-";
+const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, settings };
+const KEYS = "12345r67890-"; // one for each page
+const BAR = new Set(["overview", "market", "orders", "trades"]); // of a phone, beside the menu
 const REFRESH_MS = 1000;
 const EQUITY_S = 20;
 const SILENT_MS = 20000; // a request without an answer for so long: connect again
 
 let data = null;
+let dataOf = ""; // the page that the data belong to: its name changes before its event arrives
 let filters = {};
 let loading = null;
+let menuOpen = false; // of a phone
 
 const route = () => {
   const [, name = "overview", id] = location.hash.split("/");
   return { name: name in PAGES ? name : "overview", id: id && decodeURIComponent(id) };
 };
+const placeOf = ({ name, id }) => `${name}/${id ?? ""}`;
 
 // --- drawing ---------------------------------------------------------------------------------
 
@@ -44,28 +50,30 @@ function top(now) {
   const trouble = now.link === "known" ? Object.values(troubles).join(" · ") : "";
   const skew = fresh && Math.abs(live.safety.clock_skew_s ?? 0) > 0.5;
   return h("header", { id: "top", class: `state-${kind}` },
+    button(t("skip"), "skip", { id: "skip" }, "skip"),
     h("h1", { class: "brand" }, "QTS"),
-    h("span", { id: "banner", class: `banner ${kind}` }, banner, now.stored === "known" && safety.code ? ` ${safety.code}` : ""),
+    h("span", { id: "banner", class: `banner ${kind}` }, stateName(banner), now.stored === "known" && safety.code ? ` ${safety.code}` : ""),
     live && h("span", { "data-from": "run" }, chip(t(modeOf(live)), `mode-${modeOf(live)}`)),
     now.link === "known" && state.run === "ended" && h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
     live && h("span", { id: "account", class: "dim", title: `${live.broker}:${live.account}` }, `${live.broker}:${live.account.slice(0, 8)}`),
-    (live?.venues ?? []).length > 1 && h("span", { id: "venues", "data-from": "run" }, live.venues.map((each) => chip(`${each.venue} ${each.safety.trading ? each.safety.state : t("stop")}`, each.safety.state === "NORMAL" && each.safety.trading ? "" : "bad"))),
+    (live?.venues ?? []).length > 1 && h("span", { id: "venues", "data-from": "run" }, live.venues.map((each) => chip(`${each.venue} ${each.safety.trading ? stateName(each.safety.state) : t("stop")}`, each.safety.state === "NORMAL" && each.safety.trading ? "" : "bad"))),
     skew && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
     ages(now),
     h("span", { class: "message dim" }, trouble || (now.stored === "known" && safety.message) || ""),
-    live && h("span", { class: `profit ${tone(profit)}`, "data-from": "run" }, signed(profit)),
-    h("span", { class: "dim clock" }, live ? clock(live.at) : ""),
+    live && h("span", { class: `profit ${tone(profit)}`, "data-from": "run" }, signedWon(profit)),
+    h("span", { class: "dim clock" }, live ? zoned(clock(live.at)) : ""),
     may("trade") && !(now.stored === "known" && !state.switches?.account?.enabled) && button(t("stop"), "kill", { "data-on": "0", id: "stop", title: "k" }, "stop"),
-    button("◐", "theme", { title: "t", "aria-label": t("theme") }, "plain"),
-    button(language() === "ko" ? "EN" : "KO", "language", { title: "l" }, "plain"),
-    button(t("logout"), "logout", {}, "plain"),
+    button("◐", "theme", { title: "t", "aria-label": t("theme") }, "plain desk"),
+    button(language() === "ko" ? "EN" : "KO", "language", { title: "l", "aria-label": language() === "ko" ? "EN: English" : "KO: 한국어" }, "plain desk"),
+    button(t("logout"), "logout", {}, "plain desk"),
     h("p", { id: "verdict", class: now.verdict, role: "status" }, now.text));
 }
 
 const nav = (name) =>
-  h("nav", { id: "nav", "aria-label": "pages" }, Object.keys(PAGES).map((key, at) =>
-    h("a", { href: `#/${key}`, class: key === name ? "here" : "", "aria-current": key === name ? "page" : null }, h("kbd", {}, KEYS[at]), t(key))),
-    h("p", { class: "dim foot" }, state.live ? `${state.live.version} · ${t("uptime")} ${moment(state.live.started_at)}` : "", h("br"), state.me ? state.me.role : ""));
+  h("nav", { id: "nav", "aria-label": t("pages"), class: menuOpen ? "open" : "" }, Object.keys(PAGES).map((key, at) =>
+    h("a", { href: `#/${key}`, class: [key === name && "here", BAR.has(key) && "main"].filter(Boolean).join(" "), "aria-current": key === name ? "page" : null }, h("kbd", { "aria-hidden": "true" }, KEYS[at]), t(key))),
+    button(t("more"), "more", { id: "more-pages", "aria-expanded": String(menuOpen), "aria-controls": "nav" }, !BAR.has(name) ? "here" : ""),
+    h("p", { class: "dim foot" }, state.live ? `${state.live.version} · ${t("uptime")} ${zoned(moment(state.live.started_at))}` : "", h("br"), state.me ? t(`role_${state.me.role}`) : ""));
 
 const ICONS = { trading: "icon.svg", exits_only: "icon-limited.svg", stopped: "icon-stopped.svg", unknown: "icon-unknown.svg", lost: "icon-unknown.svg" };
 // Also while the tab is hidden, where no frame is drawn.
@@ -80,10 +88,12 @@ function mark(now) {
 function drawPage(now) {
   const { name, id } = route();
   const page = PAGES[name];
-  const ready = data || page.path(id, filters) === null ? "1" : null;
+  const own = dataOf === placeOf({ name, id }) ? data : null;
+  const ready = own || page.path(id, filters) === null ? "1" : null;
   patch(document.getElementById("top"), top(now));
   patch(document.getElementById("nav"), nav(name));
-  patch(document.getElementById("page"), h("main", { id: "page", "data-page": name, "data-ready": ready, "data-from": page.from }, page.draw({ ...state, now }, data, id, filters)));
+  patch(document.getElementById("page"), h("main", { id: "page", tabindex: -1, "data-page": name, "data-ready": ready, "data-from": page.from }, page.draw({ ...state, now }, own, id, filters)));
+  page.drawn?.({ ...state, now }, own, id, filters);
 }
 
 let frameRequested = false;
@@ -122,7 +132,7 @@ async function load() {
       const answer = await call(`/api/${path}`);
       if (name === "settings") Object.assign(answer, { actions: (await call("/api/overview")).actions }, await call("/api/browsers"));
       if (name === "overview") await loadEquity(filters.span ?? "1d");
-      if (request === loading) [data, state.tables] = [answer, since];
+      if (request === loading) [data, dataOf, state.tables] = [answer, placeOf({ name, id }), since];
     } catch (error) {
       if (request === loading) showToast(error.message, "bad");
     }
@@ -137,6 +147,7 @@ const app = {
   draw, load,
   data: () => data,
   filters: () => filters,
+  toggleMenu() { menuOpen = !menuOpen; draw(); },
   filter(more) { filters = { ...filters, ...more }; load(); },
 };
 const ACTIONS = actions(app);
@@ -154,7 +165,8 @@ document.addEventListener("keydown", (event) => {
   if (document.getElementById("confirm").open) return;
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   const at = KEYS.indexOf(event.key);
-  if (at >= 0) location.hash = `#/${Object.keys(PAGES)[at]}`;
+  if (event.key === "Escape" && menuOpen) app.toggleMenu();
+  else if (at >= 0) location.hash = `#/${Object.keys(PAGES)[at]}`;
   else if (event.key === "k") { event.preventDefault(); ACTIONS.kill({ on: "0" }); }
   else if (event.key === "t") ACTIONS.theme();
   else if (event.key === "l") ACTIONS.language();
@@ -162,8 +174,10 @@ document.addEventListener("keydown", (event) => {
 });
 window.addEventListener("hashchange", () => {
   data = state.tables = null;
+  menuOpen = false;
   filters = { bar: filters.bar, span: filters.span }; // a field of a page starts empty, and so does its filter
   window.scrollTo(0, 0);
+  if (document.activeElement?.closest("#nav")) document.getElementById("page").focus({ preventScroll: true });
   load();
 });
 document.addEventListener("visibilitychange", () => document.hidden || load());
@@ -203,6 +217,7 @@ function connect() {
 
 document.documentElement.dataset.theme = localStorage.getItem("qts-theme") ?? (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
 setLanguage(language());
+setColours(colours());
 draw();
 state.me = await call("/api/me");
 state.sla = state.me.sla;

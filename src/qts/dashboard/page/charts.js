@@ -1,7 +1,8 @@
-// Charts as SVG: lines over time, and candles with fills.
-import { clock, h, number } from "./dom.js";
+// Line charts over time, as SVG.
+import { clock, h, number, zoned } from "./dom.js";
 
-const WIDTH = 640;
+// In units of the picture, which are about pixels: labels stay readable on a phone.
+const widthOf = () => (innerWidth < 700 ? 360 : 640);
 
 // A line through the points, which begins again at each that `starts`; one between two gaps is a dot.
 const path = (points, starts = () => false) =>
@@ -15,66 +16,27 @@ function scale(values, height, pad) {
 }
 
 // `series`: [{name, kind, values}], all as long as `times`. A line is broken where more than `gap` seconds are missing.
-export function lines(times, series, { height = 150, digits = 0, gap = Infinity, label = clock } = {}) {
+export function lines(title, times, series, { height = 150, digits = 0, gap = Infinity, label = clock } = {}) {
   const all = series.flatMap((each) => each.values).filter(Number.isFinite);
   if (times.length < 2 || !all.length) return h("p", { class: "dim chart-empty" }, "…");
+  const width = widthOf();
   const { low, high, y } = scale(all, height, 14);
+  const ticks = [low, (low + high) / 2, high];
+  const margin = 12 + 6.2 * Math.max(8, ...ticks.map((value) => number(value, digits).length)); // of the labels
+  const end = width - margin;
   const span = times.at(-1) - times[0] || 1;
-  const x = (time) => 4 + ((time - times[0]) / span) * (WIDTH - 70);
+  const x = (time) => 4 + ((time - times[0]) / span) * (end - 4);
   return h(
     "svg",
-    { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img" },
-    [low, (low + high) / 2, high].map((value) =>
-      h("g", {}, h("line", { class: "grid", x1: 4, x2: WIDTH - 66, y1: y(value), y2: y(value) }),
-        h("text", { class: "axis", x: WIDTH - 60, y: y(value) + 4 }, number(value, digits)))),
+    { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${number(low, digits)} – ${number(high, digits)}` },
+    ticks.map((value) =>
+      h("g", {}, h("line", { class: "grid", x1: 4, x2: end, y1: y(value), y2: y(value) }),
+        h("text", { class: "axis", x: end + 6, y: y(value) + 4 }, number(value, digits)))),
     series.map(({ kind, values }) =>
       h("path", { class: `stroke ${kind}`, d: path(times.map((time, at) => [x(time), y(values[at])]), (at) => times[at] - times[at - 1] > gap) })),
-    h("text", { class: "axis", x: 4, y: height - 1 }, label(times[0])),
-    h("text", { class: "axis end", x: WIDTH - 66, y: height - 1 }, label(times.at(-1))),
+    h("text", { class: "axis", x: 4, y: height - 1 }, zoned(label(times[0]))),
+    h("text", { class: "axis end", x: end, y: height - 1 }, label(times.at(-1))),
     series.length > 1 && series.map(({ name, kind }, at) =>
       h("text", { class: `legend ${kind}`, x: 8 + at * 46, y: 11 }, name)),
-  );
-}
-
-// candles: [at, open, high, low, close, ticks]; fills: {side, price, traded_at, quantity}
-export function candles(bars, fills, barSeconds) {
-  const height = 230;
-  const shown = bars.slice(-120);
-  if (!shown.length) return null;
-  const first = shown[0][0];
-  const last = shown.at(-1)[0];
-  const markers = fills
-    .map((fill) => ({ ...fill, at: Date.parse(fill.traded_at) / 1000 }))
-    .filter((fill) => fill.at >= first && fill.at <= last + barSeconds);
-  const prices = [...shown.flatMap((bar) => [bar[2], bar[3]]), ...markers.map((fill) => Number(fill.price))];
-  const { low, high, y } = scale(prices, height, 20);
-  const step = (WIDTH - 70) / Math.max(40, shown.length);
-  const xOf = new Map(shown.map((bar, at) => [bar[0], 4 + at * step + step / 2]));
-  const nearest = (at) => xOf.get(Math.floor(at / barSeconds) * barSeconds);
-  return h(
-    "svg",
-    { class: "chart candles", viewBox: `0 0 ${WIDTH} ${height}`, role: "img" },
-    [low, (low + high) / 2, high].map((value) =>
-      h("g", {}, h("line", { class: "grid", x1: 4, x2: WIDTH - 66, y1: y(value), y2: y(value) }),
-        h("text", { class: "axis", x: WIDTH - 60, y: y(value) + 4 }, number(value)))),
-    shown.map(([at, open, top, bottom, close]) => {
-      const x = xOf.get(at);
-      const kind = close >= open ? "up" : "down";
-      return h("g", { class: kind },
-        h("line", { class: "wick", x1: x, x2: x, y1: y(top), y2: y(bottom) }),
-        h("rect", { class: "body", x: x - step * 0.35, width: Math.max(1, step * 0.7),
-          y: Math.min(y(open), y(close)), height: Math.max(1, Math.abs(y(open) - y(close))) }));
-    }),
-    markers.map((fill) => {
-      const x = nearest(fill.at);
-      if (x === undefined) return null;
-      const up = fill.side === "BUY";
-      const tip = y(Number(fill.price));
-      const base = up ? tip + 12 : tip - 12;
-      return h("path", { class: `marker ${up ? "buy" : "sell"}`, d: `M${x} ${tip}L${x - 5} ${base}L${x + 5} ${base}Z` },
-        h("title", {}, `${fill.side} ${fill.quantity} @ ${fill.price}`));
-    }),
-    h("text", { class: "axis", x: 4, y: height - 2 }, clock(first)),
-    h("text", { class: "axis end", x: Math.max(120, xOf.get(last) + step), y: height - 2 }, clock(last)),
   );
 }

@@ -1,15 +1,33 @@
-// Labels of the pages, in English and Korean.
+// Texts of the pages, in English and Korean, and the choices of the operator that this browser keeps.
+import { CODES, STATES } from "./labels_codes.js";
+
 const LABELS = {
   overview: ["Overview", "요약"], events: ["Events", "이벤트"], feed: ["Feed", "시세 수신"],
   market: ["Market", "시장"], orders: ["Orders", "주문"], strategies: ["Strategies", "전략"],
   outbox: ["Outbox", "아웃박스"], cache: ["Cache", "캐시"], router: ["Router", "라우터"],
   backtests: ["Backtests", "백테스트"], settings: ["Settings", "설정"],
+  pages: ["Pages", "페이지"], more: ["More", "더보기"], skip: ["Skip to the content", "본문으로 건너뛰기"],
+  role_read: ["role: read", "권한: 조회"], role_trade: ["role: trade", "권한: 거래"], role_admin: ["role: admin", "권한: 관리"],
+  display: ["Display", "화면"], language: ["Language", "언어"], dark: ["dark", "어둡게"], light: ["light", "밝게"],
+  colours: ["Rise and fall", "등락 색상"], colours_green: ["green, red", "초록·빨강"], colours_kr: ["red, blue", "빨강·파랑"],
+  number: ["No.", "번호"], count: ["Count", "횟수"], window: ["Window", "구간"], setting: ["Setting", "설정"], value: ["Value", "값"], description: ["Description", "설명"], message: ["Message", "내용"],
+  cache_near: ["near", "근거리"], cache_redis: ["Redis", "Redis"], cache_database: ["database", "데이터베이스"], cache_absent: ["absent", "없음"], cache_stale: ["stale", "오래됨"], cache_failed: ["failed", "실패"],
+  evicted: ["Evicted", "제거됨"], clients: ["Clients", "접속"], market_order: ["market", "시장가"], buy: ["Buy", "매수"], sell: ["Sell", "매도"],
+  price_chart: ["Price chart of", "가격 차트"], bar_open: ["open", "시가"], bar_high: ["high", "고가"], bar_low: ["low", "저가"], bar_close: ["close", "종가"], volume: ["volume", "거래량"],
+  zoom_in: ["Zoom in", "확대"], zoom_out: ["Zoom out", "축소"], zoom_all: ["All", "전체"],
+  approved: ["approved", "승인"], whole_life: ["From the first step to the last:", "첫 단계부터 마지막 단계까지:"],
+  bad_param: ["{param} is {text}; expected {type}", "{param} 값 {text}: {type} 형식이어야 합니다"],
+  no_trades: ["No round trips in this span.", "이 기간에 완료된 거래가 없습니다."], opened: ["Opened (KST)", "진입 시각 (KST)"], closed: ["Closed (KST)", "청산 시각 (KST)"], entry: ["Entry", "진입가"], exit: ["Exit", "청산가"], profit: ["Profit", "손익"],
+  held_for: ["Held for", "보유 시간"], exit_reason: ["Exit reason", "청산 사유"], by_strategy: ["By strategy", "전략별"], by_symbol: ["By symbol", "종목별"], by_reason: ["By exit reason", "청산 사유별"],
+  days: ["Days", "일별"], download: ["Download CSV", "CSV 내려받기"], wins: ["Wins", "이익 거래"], profit_sum: ["Profit", "손익 합계"], average_trade: ["Average trade", "거래당 평균"],
+  span_7d: ["7 days", "7일"], span_30d: ["30 days", "30일"], span_90d: ["90 days", "90일"], span_365d: ["1 year", "1년"], span_of: ["Span", "기간"], net_of_fees: ["Profit is after fees and taxes.", "손익은 수수료와 세금을 뺀 값입니다."],
+  mon: ["Mon", "월"], tue: ["Tue", "화"], wed: ["Wed", "수"], thu: ["Thu", "목"], fri: ["Fri", "금"], sat: ["Sat", "토"], sun: ["Sun", "일"],
   paper: ["PAPER", "모의"], live: ["LIVE", "실거래"],
   profit_today: ["Profit today", "오늘 손익"], realised: ["realised", "실현"], open_pnl: ["unrealised", "미실현"],
   equity: ["Equity", "평가 자산"], cash: ["Cash", "현금"], positions: ["Open positions", "보유 종목"],
   weight: ["Weight", "비중"], stop_at: ["Stop at", "손절가"], open_orders: ["Open orders", "미체결 주문"], no_fills: ["No fills in the last seven days.", "최근 7일간 체결이 없습니다."],
   limits: ["Limits used", "한도 사용"], limit: ["Limit", "한도"], used: ["Used", "사용"], no_samples: ["No run has stored a value yet.", "저장된 값이 없습니다."],
-  limit_daily_loss: ["Loss today, won", "오늘 손실, 원"], limit_orders_per_day: ["Orders today", "오늘 주문"], limit_orders_per_minute: ["Orders in a minute", "1분간 주문"], limit_max_open_symbols: ["Symbols held", "보유 종목"], limit_max_exposure: ["Invested, won", "투자 금액, 원"],
+  limit_daily_loss: ["Loss today", "오늘 손실"], limit_orders_per_day: ["Orders today", "오늘 주문"], limit_orders_per_minute: ["Orders in a minute", "1분간 주문"], limit_max_open_symbols: ["Symbols held", "보유 종목"], limit_max_exposure: ["Invested", "투자 금액"],
   span_1d: ["1 D", "1일"], span_1w: ["1 W", "1주"], span_1m: ["1 M", "1개월"], span_all: ["All", "전체"],
   orders_today: ["Orders today", "오늘 주문"], ticks: ["Ticks", "틱"], alerts: ["Alerts", "경보"],
   no_alerts: ["No alerts.", "경보가 없습니다."], no_positions: ["No open positions.", "보유 종목이 없습니다."],
@@ -34,7 +52,7 @@ const LABELS = {
   latency_p99: ["Latency p99, ms", "p99 지연, ms"], rates: ["Events per second", "초당 이벤트 수"],
   drops_by_symbol: ["Drops by symbol", "종목별 버림"], no_drops: ["No dropped events.", "버린 이벤트가 없습니다."],
   dead_letters: ["Dead letters", "처리 실패 이벤트"], none: ["None.", "없음"], replay: ["Replay", "재발행"],
-  type: ["Type", "종류"], handler: ["Handler", "처리기"], error: ["Error", "오류"], at: ["At", "시각"],
+  type: ["Type", "종류"], handler: ["Handler", "처리기"], error: ["Error", "오류"], at: ["At (KST)", "시각 (KST)"],
   plan: ["Plan", "계획"], interval: ["Interval", "주기"], scans: ["Scans", "스캔"], progress: ["Progress", "진행"],
   budget: ["Rate limit", "요청 한도"], second: ["this second", "초"], minute: ["this minute", "분"], day: ["today", "오늘"],
   left: ["left", "남음"], bursts: ["Bursts", "집중 관찰"], surges: ["Surges", "급등"], refused: ["Refused", "거절"],
@@ -61,14 +79,14 @@ const LABELS = {
   push_unsupported: ["Not available in this browser: web push needs https or 127.0.0.1.", "이 브라우저에서는 사용할 수 없습니다. https 또는 127.0.0.1 이 필요합니다."],
   browser: ["Browser", "브라우저"], ended: ["ended", "종료"],
   stage: ["Stage", "단계"], stage_latency: ["Latency by stage, microseconds", "단계별 지연, 마이크로초"], messages_per_second: ["Messages/s", "초당 메시지"],
-  no_backtests: ["No backtest jobs. Submit one: qts backtest … --job", "백테스트 기록이 없습니다."], gain: ["Gain", "수익률"], drawdown: ["Max drawdown", "최대 낙폭"], trades: ["Trades", "거래"],
+  no_backtests: ["No backtest jobs. Submit one: qts backtest … --job", "백테스트 기록이 없습니다. 실행: qts backtest … --job"], gain: ["Gain", "수익률"], drawdown: ["Max drawdown", "최대 낙폭"], trades: ["Trades", "거래"],
   win_rate: ["win rate", "승률"], costs: ["Costs", "비용"], best_worst: ["Best, worst trade", "최고, 최저 거래"], arguments: ["Arguments", "인자"], signals: ["Signals", "신호"], errors: ["Errors", "오류"],
   set_params: ["Set", "적용"], disabled: ["disabled", "중단됨"], warming_up: ["warming up", "준비 중"], default: ["default", "기본값"], find: ["find", "찾기"],
   actions: ["Operator actions", "여기서 한 일"], actor: ["Actor", "누가"], action: ["Action", "동작"], outcome: ["Outcome", "결과"],
-  help: ["Keys: 1–9, 0, - pages · k stop trading · t theme · l language · ? this", "단축키: 1–9, 0, - 페이지 · k 거래 중지 · t 테마 · l 언어 · ? 도움말"],
+  help: ["Keys: 1–9, 0, -, r pages · k stop trading · t theme · l language · ? this", "단축키: 1–9, 0, -, r 페이지 · k 거래 중지 · t 테마 · l 언어 · ? 도움말"],
   suspended: ["Suspended symbols", "중지된 종목"], unknown_orders: ["Orders with an unknown outcome", "결과를 모르는 주문"],
   logout: ["Log out", "로그아웃"], uptime: ["since", "시작"],
-  profit_by_strategy: ["Today by strategy, won", "전략별 오늘 손익, 원"], fees: ["fees", "수수료"], held_value: ["held", "보유 금액"], capital: ["capital", "자본 한도"],
+  profit_by_strategy: ["Today by strategy", "전략별 오늘 손익"], fees: ["fees", "수수료"], held_value: ["held", "보유 금액"], capital: ["capital", "자본 한도"],
   precheck_refusals: ["Refused by PreCheck", "사전 점검 거절"], refusals: ["Refused by the gate", "위험 관문 거절"], sure_stop: ["No new order is sent after this. Orders at the venue stay open; cancels are still sent.", "이후 새 주문이 나가지 않습니다. 이미 낸 주문은 그대로이며 취소는 가능합니다."],
   sure_stop_stops: ["Stops do not sell either while the kill switch is on.", "비상 정지가 켜져 있는 동안 손절 주문도 나가지 않습니다."],
   positions_stay: ["{} open positions stay as they are.", "보유 종목 {}개는 그대로 남습니다."], positions_unknown: ["How many positions are open is not known.", "보유 종목 수를 알 수 없습니다."],
@@ -97,3 +115,13 @@ export function setLanguage(next) {
   document.documentElement.lang = next;
 }
 export const t = (key) => LABELS[key]?.[current === "ko" ? 1 : 0] ?? key;
+// The name of a state, a side or a kind; states are codes, so that English shows them as they are stored.
+export const stateName = (code) => (current === "ko" && STATES[code]) || code;
+// What a code of the fail-safe, the gate or an alert rule means, in Korean; otherwise the messages say it.
+export const codeText = (code) => (current === "ko" ? CODES[code] : undefined);
+
+export const colours = () => localStorage.getItem("qts-colours") ?? "green";
+export function setColours(next) {
+  localStorage.setItem("qts-colours", next);
+  document.documentElement.dataset.colours = next;
+}

@@ -1,10 +1,10 @@
 // Events, Feed, Outbox, Cache, Router, Backtests, Settings.
 import { lines } from "./charts.js";
-import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, table, tone } from "./dom.js";
+import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, silent, table, tone, won, zoned } from "./dom.js";
 import { isSupported } from "./push.js";
 import { nameOf } from "./names.js";
 import { may } from "./state.js";
-import { t } from "./labels.js";
+import { colours, language, stateName, t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
 // Without a status there are no figures; the sentence says why, as far as it is known.
@@ -25,7 +25,7 @@ export const events = {
   draw(state, data) {
     const { live, history, sla } = state;
     const letters = card(t("dead_letters"),
-      table(["#", t("at"), t("type"), t("handler"), t("error"), t("status"), ""],
+      table([t("number"), t("at"), t("type"), t("handler"), t("error"), t("status"), silent(t("action"))],
         (data?.dead_letters ?? []).map((each) =>
           row([each.number, moment(each.died_at), `P${each.priority} ${each.event_type}`, each.handler, each.error, chip(each.state),
             each.state === "dead" && may("trade") ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
@@ -45,9 +45,9 @@ export const events = {
           })),
         h("p", { class: "dim" }, `${t("latency")} · ${t("level")} `, chip(live.events.level, live.events.level.startsWith("LEVEL_0") ? "good" : "warn"),
           ` · GIL p99 ${ms(live.events.gil_wait.p99)} ms`)),
-      card(t("latency_p99"), lines(times, series(3), { digits: 1 })),
-      card(t("rates"), lines(times, series(7))),
-      card(t("drops_by_symbol"), table([t("type"), t("symbol"), right("#")], drops.map(([kind, key, count]) => row([kind, [key, nameOf(key)].filter(Boolean).join(" "), n(number(count))])), t("no_drops"))),
+      card(t("latency_p99"), lines(t("latency_p99"), times, series(3), { digits: 1 })),
+      card(t("rates"), lines(t("rates"), times, series(7))),
+      card(t("drops_by_symbol"), table([t("type"), t("symbol"), right(t("count"))], drops.map(([kind, key, count]) => row([kind, [key, nameOf(key)].filter(Boolean).join(" "), n(number(count))])), t("no_drops"))),
       letters);
   },
 };
@@ -76,7 +76,7 @@ function feedOf(status) {
           figure(t("streaming"), status.streaming ? "✓" : "–", status.streaming ? "good" : "")),
         h("p", { class: "dim" }, `${t("watched")}: ${status.watched}`),
         h("p", { class: "dim" }, `${t("progress")} ${poller.position} / ${poller.batches}`), bar(progress)),
-      card(t("budget"), table(["", right("#"), right(t("left"))], [
+      card(t("budget"), table([t("window"), right(t("used")), right(t("left"))], [
         row([t("second"), n(number(budget.used_second)), n(`${number(budget.rate_per_s)} /s`)]),
         row([t("minute"), n(number(budget.used_minute)), n("")]),
         row([t("day"), n(number(budget.used_day)), n(number(budget.left_day))]),
@@ -96,11 +96,11 @@ export const outbox = {
     const rates = now.run === "known" ? live.outbox.per_second : {};
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("outbox")),
-        table([t("stream"), right(t("pending")), right(t("processing")), right(t("oldest")), right(t("throughput")), right(t("dead")), ""],
+        table([t("stream"), right(t("pending")), right(t("processing")), right(t("oldest")), right(t("throughput")), right(t("dead")), silent(t("status"))],
           (data?.depths ?? []).map((each) => row([each.stream, n(number(each.pending)), n(number(each.processing)), n(number(each.oldest_pending_s, 1), each.oldest_pending_s > 60 ? "bad" : ""),
             n(number(rates[each.stream], 1)), n(number(each.dead), each.dead ? "bad" : ""), data.paused.includes(each.stream) ? chip("PAUSED") : ""])))),
-      h("section", { class: "card wide" }, h("h2", {}, "DEAD"),
-        table([t("at"), t("stream"), t("type"), right(t("attempts")), t("error"), ""],
+      h("section", { class: "card wide" }, h("h2", {}, stateName("DEAD")),
+        table([t("at"), t("stream"), t("type"), right(t("attempts")), t("error"), silent(t("action"))],
           (data?.dead ?? []).map((each) => row([moment(each.updated_at), each.stream, envelope(each), n(`${each.attempt_count}/${each.max_attempts}`),
             `${each.last_error_code ?? ""} ${each.last_error_message ?? ""}`,
             may("trade") && button(t("requeue"), "requeue", { "data-event": each.event_id, "data-unknown": each.last_error_code === "UNKNOWN" ? "1" : "" })],
@@ -111,6 +111,7 @@ export const outbox = {
   },
 };
 
+const CACHE_PARTS = ["near", "redis", "database", "absent", "stale", "failed"];
 export const cache = {
   from: "run",
   path: () => null,
@@ -120,16 +121,16 @@ export const cache = {
     const { queue, server } = status;
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("cache")),
-        table([t("kind"), right(t("hit_rate")), right(t("goal")), right(t("lookups")), right("near"), right("redis"), right("database"), right("absent"), right("stale"), right("failed")],
+        table([t("kind"), right(t("hit_rate")), right(t("goal")), right(t("lookups")), ...CACHE_PARTS.map((part) => right(t(`cache_${part}`)))],
           Object.entries(status.kinds).map(([kind, each]) => {
             const below = each.goal !== null && each.hit_rate !== null && each.recent >= 100 && each.hit_rate < each.goal;
-            return row([kind, n(share(each.hit_rate), below ? "bad" : ""), n(share(each.goal)), n(number(each.recent)), ...["near", "redis", "database", "absent", "stale", "failed"].map((part) => n(number(each[part])))]);
+            return row([kind, n(share(each.hit_rate), below ? "bad" : ""), n(share(each.goal)), n(number(each.recent)), ...CACHE_PARTS.map((part) => n(number(each[part])))]);
           }))),
       card("PreCheck", h("div", { class: "figures" }, figure("p50", `${number(status.precheck_p50_us)} µs`), figure("p99", `${number(status.precheck_p99_us)} µs`, status.precheck_p99_us > 5000 ? "bad" : ""), figure(t("lookups"), number(status.prechecks)))),
       card(t("breaker"), h("p", {}, chip(status.breaker, status.breaker === "closed" ? "good" : "bad"), ` ${number(status.breaker_opened)} ×`)),
       card(t("queue"), h("div", { class: "figures" }, figure(t("depth"), number(queue.depth)), figure(t("oldest"), number(queue.oldest_ms / 1000, 2)), figure(t("handled"), number(queue.written)), figure(t("dropped"), number(queue.dropped), queue.dropped ? "warn" : ""), figure(t("failed"), number(queue.failed), queue.failed ? "warn" : ""))),
       card(t("server"), server
-        ? h("div", { class: "figures" }, figure("Valkey / Redis", server.version), figure(t("memory"), `${number(server.used_memory / 1048576, 1)} MiB`, "", server.max_memory ? `/ ${number(server.max_memory / 1048576)} MiB` : ""), figure("evicted", number(server.evicted_keys)), figure("clients", number(server.clients)))
+        ? h("div", { class: "figures" }, figure("Valkey / Redis", server.version), figure(t("memory"), `${number(server.used_memory / 1048576, 1)} MiB`, "", server.max_memory ? `/ ${number(server.max_memory / 1048576)} MiB` : ""), figure(t("evicted"), number(server.evicted_keys)), figure(t("clients"), number(server.clients)))
         : h("p", { class: "bad" }, "✗")));
   },
 };
@@ -149,7 +150,7 @@ export const router = {
     const loss = (count) => (count ? "bad" : "");
     return h("div", { class: "grid" },
       h("section", { class: "card wide", id: "route" }, h("h2", {}, `${t("last_route")} · ${report.scenario}`),
-        h("p", {}, chip(report.verdict, report.verdict === "PASSED" ? "good" : "bad"), ` ${moment(report.at)} · qts dev router run ${report.scenario}`),
+        h("p", {}, chip(report.verdict, report.verdict === "PASSED" ? "good" : "bad"), ` ${zoned(moment(report.at))} · qts dev router run ${report.scenario}`),
         h("div", { class: "figures" },
           figure(t("messages_per_second"), number(report.rate_per_s), "", `${number(report.seconds, 2)} s`),
           figure(t("offered"), number(report.offered)), figure(t("produced"), number(report.produced)), figure(t("delivered"), number(report.delivered)),
@@ -166,7 +167,6 @@ export const router = {
 };
 
 const percent = (fraction) => `${number(fraction * 100, 2)} %`;
-const won = (value) => (value === null || value === undefined ? "–" : number(value));
 const result = (job) => {
   const { performance, equity } = job.result;
   return h("div", { class: "grid" },
@@ -179,8 +179,8 @@ const result = (job) => {
         figure(t("best_worst"), won(performance.best), "", won(performance.worst)),
         figure(t("events"), number(job.result.events), "", `${number(job.result.events_per_s)} /s, ${job.result.way}`))),
     h("section", { class: "card wide" }, h("h2", {}, `${t("gain")}, %`),
-      lines(equity.map((point) => point[0]), [{ name: "", kind: "a", values: equity.map((point) => (point[1] / performance.start_equity - 1) * 100) }], { digits: 2 })),
-    h("p", {}, h("a", { href: "#/backtests" }, "← " + t("backtests"))));
+      lines(`${t("gain")}, %`, equity.map((point) => point[0]), [{ name: "", kind: "a", values: equity.map((point) => (point[1] / performance.start_equity - 1) * 100) }], { digits: 2 })),
+    h("p", {}, h("a", { class: "back", href: "#/backtests" }, "← " + t("backtests"))));
 };
 
 export const backtests = {
@@ -189,7 +189,7 @@ export const backtests = {
   draw(_state, data, id) {
     if (id && data?.job) return data.job.result ? result(data.job) : card(data.job.status, h("p", {}, data.job.error || "…"));
     return card(t("backtests"),
-      table([t("at"), t("arguments"), t("status"), right(t("gain")), right(t("drawdown")), right(t("trades")), ""],
+      table([t("at"), t("arguments"), t("status"), right(t("gain")), right(t("drawdown")), right(t("trades")), t("error")],
         (data?.jobs ?? []).map(({ performance, ...job }) =>
           row([h("a", { href: `#/backtests/${job.job_id}` }, moment(job.created_at)), h("code", {}, job.arguments.join(" ")), chip(job.status),
             n(performance ? percent(performance.gain) : "–", tone(performance?.gain)), n(performance ? percent(performance.max_drawdown) : "–"), n(performance ? number(performance.trades) : "–"), job.error])),
@@ -206,6 +206,13 @@ const browsers = ({ me, subscription }, data) => {
       row([h("code", {}, each.endpoint_hash), moment(each.created_at), each.disabled_at ? chip(t("ended")) : chip("OK")])), t("none")));
 };
 
+const display = () =>
+  card(t("display"), h("div", { class: "buttons" },
+    button(`${t("theme")}: ${t(document.documentElement.dataset.theme === "light" ? "light" : "dark")}`, "theme"),
+    button(`${t("language")}: ${language() === "ko" ? "한국어" : "English"}`, "language"),
+    button(`${t("colours")}: ${t(colours() === "kr" ? "colours_kr" : "colours_green")}`, "colours", { id: "colours" }),
+    button(t("logout"), "logout")));
+
 export const settings = {
   path: () => "settings",
   draw(state, data, _id, filters) {
@@ -214,10 +221,11 @@ export const settings = {
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("settings")),
         h("div", { class: "buttons" }, h("input", { "data-filter": "find", placeholder: t("find"), "aria-label": t("find") })),
-        table(["", "", ""], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, each.description)])), "…")),
+        table([t("setting"), t("value"), t("description")], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, each.description)])), "…")),
+      display(),
       browsers(state, data),
       h("section", { class: "card wide" }, h("h2", {}, t("actions")),
-        table([t("at"), t("actor"), t("action"), "", t("outcome"), ""],
+        table([t("at"), t("actor"), t("action"), t("reason"), t("outcome"), t("message")],
           (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, [each.target, each.detail.reason].filter(Boolean).join(" · "), chip(each.outcome), each.message])), t("none"))));
   },
 };
