@@ -9,11 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from qts.backtest import Trade
 from qts.dashboard.trades import group_trades, load_trades, to_csv
-from qts.domain import RefusedError
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.filled import TRIPS, store_trips

@@ -72,9 +72,11 @@ class Guard:
         else:
             response = await handler(request)
         if not response.prepared:
-            response.headers.update(HEADERS)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
             body = response.body if isinstance(response, web.Response) else None
-            if isinstance(body, bytes) and len(body) > MIN_COMPRESSED:
+            is_plain = "Content-Encoding" not in response.headers
+            if is_plain and isinstance(body, bytes) and len(body) > MIN_COMPRESSED:
                 response.enable_compression()
             if self._secure:
                 response.headers["Strict-Transport-Security"] = "max-age=31536000"

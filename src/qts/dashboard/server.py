@@ -39,6 +39,7 @@ from qts.dashboard.session import (
     Tokens,
 )
 from qts.dashboard.sources import DashboardSources
+from qts.dashboard.static_files import StaticFiles
 from qts.domain import Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
 
@@ -64,7 +65,6 @@ _QUERIES: dict[str, Callable[[DashboardQueries, Any], Awaitable[Any]]] = {
     "browsers": DashboardQueries.browsers,
     "settings": DashboardQueries.settings,
 }
-_CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class Dashboard:
@@ -99,14 +99,9 @@ class Dashboard:
         self._add_routes(self.app.router)
 
     def _add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/", _file("index.html"))
-        router.add_get("/login", _file("login.html"))
-        router.add_get("/worker.js", _file("worker.js"))  # its scope is every page
+        StaticFiles(PAGE).add_routes(router)
         router.add_post("/login", self._login)
         router.add_post("/logout", self._logout)
-        for path in sorted(PAGE.iterdir()):
-            if path.suffix in _CONTENT_TYPES:
-                router.add_get(f"/page/{path.name}", _file(path.name))
         router.add_get("/api/me", self._me)
         for name, query in _QUERIES.items():
             router.add_get(f"/api/{name}", self._reader(query))
@@ -314,17 +309,6 @@ async def _convert_errors(
         log.error("request failed", path=request.path, exc_info=True)
         status, text = 500, "internal error; see the dashboard's log"
     return refuse(request, status, text, headers)
-
-
-def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    path = PAGE / name
-    content = path.read_bytes()
-    content_type = _CONTENT_TYPES.get(path.suffix, "text/html")
-
-    async def handle(_request: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=content_type, charset="utf-8")
-
-    return handle
 
 
 def _json(value: Any) -> web.Response:
