@@ -18,7 +18,8 @@ from textual.widgets import DataTable, Static, TabbedContent
 from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
 from qts.dashboard import LiveStatusSource, TerminalSnapshot, Top
-from qts.dashboard.terminal.app import ConfirmDialog
+from qts.dashboard.terminal.app import ConfirmDialog, HelpScreen
+from qts.dashboard.terminal.tables import TABLES
 from qts.database import Database
 from qts.domain import OperationError, Secret
 from qts.risk import KillSwitch
@@ -73,6 +74,37 @@ async def test_everything_fits_eighty_by_twenty_four() -> None:
         rows = app.query_one("#Orders-rows", DataTable)
         assert rows.region.height >= 10
         assert rows.virtual_size.width <= 80
+
+
+async def test_a_large_terminal_shows_all_tables_at_once() -> None:
+    app, source = a_view()
+    async with app.run_test(size=(200, 50)) as pilot:
+        await asyncio.wait_for(source.was_read.wait(), TIMEOUT_S)
+        await pilot.pause()
+        assert all(app.query_one(f"#{name}-all", DataTable).row_count for name in TABLES)
+        regions = {name: app.query_one(f"#{name}-all", DataTable).region for name in TABLES}
+        assert all(each.width > 90 and each.height > 14 for each in regions.values()), regions
+        assert len({(each.x, each.y) for each in regions.values()}) == len(TABLES)
+        assert not app.query_one("#tabs").region.height
+        await pilot.resize_terminal(*SIZE)
+        await pilot.pause()
+        assert app.query_one("#tabs").region.height > 10
+        assert not app.query_one("#all").region.height
+
+
+async def test_a_question_mark_shows_the_keys_and_ctrl_c_quits() -> None:
+    app, source = a_view()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("question_mark")
+        region = app.screen.query_one("#help").region
+        assert isinstance(app.screen, HelpScreen)
+        assert region.right <= SIZE[0]
+        assert region.bottom <= SIZE[1]
+        await pilot.press("escape")
+        assert not isinstance(app.screen, HelpScreen)
+        await pilot.press("ctrl+c")
+    assert app.return_code == 0
+    assert source.killed == []
 
 
 async def test_tab_cycles_through_the_tables() -> None:

@@ -1,4 +1,4 @@
-"""Textual application of `qts top`: a banner, the lanes and four tables."""
+"""Textual application of `qts top`: a banner, the lanes and four tables, at once if they fit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Grid, Vertical
 from textual.css.query import NoMatches
+from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
@@ -17,6 +18,17 @@ from qts.dashboard.terminal.tables import LANES, TABLES, Row, banner, is_normal,
 from qts.domain import OperationError
 
 REFRESH_INTERVAL_S = 0.25
+LARGE = (150, 36)  # columns and lines from which on all tables are shown at once
+HELP = """\
+tab, shift+tab  next, previous table (a large terminal shows all of them)
+k               stop trading: the kill switch, after a confirmation
+q, ctrl+c       quit; the run goes on
+?               this help
+
+The banner says whether QTS trades and, if not, why. It is red when it does not.
+Lanes: depth of the queue, its limit, and latency against the limit of the lane.
+An order, its steps and its cancel: qts orders show, qts orders cancel.
+More figures, charts and actions: qts dashboard"""
 
 
 class ConfirmDialog(ModalScreen[bool]):
@@ -42,6 +54,22 @@ class ConfirmDialog(ModalScreen[bool]):
         self.dismiss(yes)
 
 
+class HelpScreen(ModalScreen[None]):
+    """Keys, and what the parts of the screen mean; any of them closes it."""
+
+    CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen > Static { width: auto; max-width: 96%; height: auto; border: heavy $primary; }
+    HelpScreen > Static { padding: 1 2; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,q,question_mark", "dismiss(None)", "close"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Static(HELP, id="help", markup=False)
+
+
 class Top(App[None]):
     """Live status, refreshed four times a second; its only action is to stop trading."""
 
@@ -52,11 +80,18 @@ class Top(App[None]):
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
     TabPane DataTable { height: 1fr; }
+    #all { display: none; height: 1fr; grid-size: 2; }
+    #all Label { background: $panel; width: 1fr; padding: 0 1; }
+    #all DataTable { height: 1fr; }
+    .large #all { display: block; }
+    .large #tabs { display: none; }
     """
     TITLE = "QTS"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
+        Binding("question_mark", "help", "help", key_display="?"),
         Binding("k", "kill", "stop trading"),
         Binding("tab", "next(1)", "next table", priority=True),
         Binding("shift+tab", "next(-1)", "previous table", priority=True, show=False),
@@ -75,12 +110,18 @@ class Top(App[None]):
             for name in TABLES:
                 with TabPane(name, id=name):
                     yield DataTable(id=f"{name}-rows", cursor_type="none")
+        with Grid(id="all"):
+            for name in TABLES:
+                with Vertical():
+                    yield Label(name)
+                    yield DataTable(id=f"{name}-all", cursor_type="none")
         yield Footer()
 
     def on_mount(self) -> None:
         self.query_one("#lanes", DataTable).add_columns(*LANES)
         for name, headings in TABLES.items():
             self.query_one(f"#{name}-rows", DataTable).add_columns(*headings)
+            self.query_one(f"#{name}-all", DataTable).add_columns(*headings)
         self._show()
         self.run_worker(self._update_loop(), exclusive=True)
 
@@ -99,9 +140,17 @@ class Top(App[None]):
         widget.set_class(not is_normal(self.snapshot), "trouble")
         live = self.snapshot.live
         self._fill("#lanes", list(lanes(live)) if live else [])
+        if self.screen_stack[0].has_class("large"):
+            for name in TABLES:
+                self._fill(f"#{name}-all", rows_of(name, self.snapshot))
+            return
         name = self.query_one("#tabs", TabbedContent).active
         if name in TABLES:
             self._fill(f"#{name}-rows", rows_of(name, self.snapshot))
+
+    def on_resize(self, event: Resize) -> None:
+        is_large = event.size.width >= LARGE[0] and event.size.height >= LARGE[1]
+        self.screen_stack[0].set_class(is_large, "large")
 
     def _fill(self, table_id: str, rows: list[Row]) -> None:
         table = self.query_one(table_id, DataTable)
@@ -116,6 +165,9 @@ class Top(App[None]):
     def action_next(self, step: int) -> None:
         tabs, names = self.query_one("#tabs", TabbedContent), list(TABLES)
         tabs.active = names[(names.index(tabs.active) + step) % len(names)]
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
 
     def action_kill(self) -> None:
         if "kill_switch" in self.snapshot.verdict.codes:
