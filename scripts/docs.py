@@ -29,6 +29,7 @@ from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = "README.md"
+_CODE_STYLES = {"light": "default", "dark": "github-dark"}
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
 _NAMED = re.compile(r"docs/([\w./-]+\.md)")  # a page named in inline code
 _ROW = re.compile(r"^\| (?!if you want)([^|]+) \| (.+) \|$", re.MULTILINE)
@@ -53,9 +54,18 @@ class Page:
     def title(self) -> str:
         return next(iter(self.headings.values()), self.path.stem)
 
-    @property
-    def words(self) -> str:
-        return " ".join(token.content for token in self.tokens if token.type == "inline")
+    def sections(self) -> list[dict[str, str]]:
+        """Return what the search knows: each heading with the text below it."""
+        found: list[dict[str, str]] = []
+        for before, token in pairwise(self.tokens):
+            if before.type == "heading_open":
+                name = str(before.attrGet("id"))
+                place = self.out.as_posix() + (f"#{name}" if found else "")
+                heading = self.headings[name]
+                found.append({"title": self.title, "heading": heading, "at": place, "text": ""})
+            elif found and token.type in ("inline", "fence"):
+                found[-1]["text"] += _text(token) + " "
+        return found
 
 
 def main() -> int:
@@ -120,6 +130,17 @@ def _highlight(code: str, language: str, _attributes: str) -> str:
 def _children(tokens: list[Token]) -> Iterator[Token]:
     for token in tokens:
         yield from token.children or ()
+
+
+def _text(token: Token) -> str:
+    """Return the text of a paragraph or a block without its markup; links keep their names."""
+    if token.type == "fence":
+        return token.content
+    breaks = ("softbreak", "hardbreak")
+    return "".join(
+        " " if child.type in breaks else re.sub(r"<[^>]*>", "", child.content)
+        for child in token.children or ()
+    )
 
 
 def _plain(inside: Token) -> str:
@@ -209,14 +230,14 @@ def write(docs: Path, out: Path, pages: dict[Path, Page]) -> None:
         target.write_text(text, "utf-8")
     for name in ("site.css", "site.js"):
         shutil.copy(docs / "site" / name, out / name)
-    colours = HtmlFormatter(style="default").get_style_defs("pre code")
     with (out / "site.css").open("a", encoding="utf-8") as file:
-        file.write(f"@media (prefers-color-scheme: light) {{\n{colours}\n}}\n")
-    entries = [
-        {"title": page.title, "at": page.out.as_posix(), "words": page.words.lower()}
-        for page in pages.values()
-    ]
-    (out / "words.js").write_text(f"const PAGES = {json.dumps(entries)};\n", "utf-8")
+        for scheme, style in _CODE_STYLES.items():
+            formatter = HtmlFormatter(style=style, nobackground=True)
+            colours = formatter.get_style_defs("pre code")
+            file.write(f"@media (prefers-color-scheme: {scheme}) {{\n{colours}\n}}\n")
+    entries = [section for page in pages.values() for section in page.sections()]
+    words = json.dumps(entries, ensure_ascii=False)
+    (out / "words.js").write_text(f"const SECTIONS = {words};\n", "utf-8")
 
 
 def _nav(docs: Path, page: Page, up: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -63,6 +64,18 @@ def test_code_has_colours_and_tables_are_tables(site: Path) -> None:
     text = (site / "tutorial.html").read_text("utf-8")
     assert '<span class="k">class</span>' in text
     assert "<td>OrderUnknown</td>" in (site / "operations.html").read_text("utf-8")
+
+
+def test_the_search_knows_every_section_and_code_has_colours_in_the_dark(site: Path) -> None:
+    words = (site / "words.js").read_text("utf-8")
+    sections = json.loads(words.removeprefix("const SECTIONS = ").rstrip(";\n"))
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    assert {each["at"].partition("#")[0] for each in sections} == pages
+    (kill,) = (each for each in sections if each["at"] == "risk.html#kill-switch")
+    assert (kill["title"], kill["heading"]) == ("Risk", "Kill switch")
+    assert "qts kill on" in kill["text"]
+    dark = (site / "site.css").read_text("utf-8").split("@media (prefers-color-scheme: dark)")
+    assert "pre code .k { color:" in dark[-1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""The documentation site in a real browser: its search, its phone drawer, its copy buttons."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboard.test_accessibility import AXE, problems
+from tests.dashboard.test_pages import BrowserTab, shots
+from tests.operations.test_site import DOCS, build
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("docs") / "site"
+    code, text = build(DOCS, out)
+    assert code == 0, text
+    return out
+
+
+@pytest.fixture
+async def page(pages: Path, browser: Any) -> AsyncIterator[Any]:
+    context = await browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = await context.new_page()
+    await page.goto(f"file://{pages}/index.html")
+    yield page
+    await context.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("kill switch", "risk.html#kill-switch"),
+        ("Kill  Switch", "risk.html#kill-switch"),
+        ("변동성 돌파", "strategy-guide.html#bars-and-indicators"),
+        ("변동성", "strategy-guide.html#bars-and-indicators"),
+        ("UNKNOWN", "operations.html#an-unknown-order"),
+        ("unknown outcome", "life-of-an-order.html#resolving-an-unknown-outcome"),
+        ("backup restore", "operations.html#backup-and-restore"),
+    ],
+)
+async def test_the_search_finds_the_right_section_first(page: Any, query: str, place: str) -> None:
+    await page.keyboard.press("/")
+    await page.keyboard.type(query)
+    first = await page.get_attribute("#found a", "href")
+    assert first == place
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/{place}")
+
+
+async def test_a_search_without_a_result_says_so(page: Any) -> None:
+    await page.fill("#find", "zzzz")
+    assert await page.inner_text("#found") == "Nothing found."
+    await page.press("#find", "Escape")
+    assert await page.inner_text("#found") == ""
+
+
+async def test_code_is_copied(page: Any, pages: Path) -> None:
+    await page.goto(f"file://{pages}/tutorial.html")
+    block = page.locator(".code").first
+    await block.hover()
+    await block.locator(".copy").click()
+    await page.wait_for_function("() => document.querySelector('.copy').innerText === 'Copied'")
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied == await block.locator("code").text_content()
+
+
+async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> None:
+    await page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("index", "dashboard", "risk"):
+        await page.goto(f"file://{pages}/{name}.html")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390, name
+    assert await page.locator("main h1").bounding_box() is not None
+    heading = await page.locator("main h1").bounding_box()
+    assert heading["y"] < 200  # the text comes first, not the navigation
+    await page.screenshot(path=shots(tmp_path) / "docs-phone.png")
+    await page.click("#menu")
+    assert await page.is_visible('nav a[href="feed.html"]')
+    await page.keyboard.press("Escape")
+    assert not await page.is_visible('nav a[href="feed.html"]')
+    await page.click("#menu")
+    await page.click('nav a[href="feed.html"]')
+    await page.wait_for_url("**/feed.html")
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+async def test_pages_break_no_rule(page: Any, pages: Path, scheme: str, tmp_path: Path) -> None:
+    await page.emulate_media(color_scheme=scheme)
+    await page.add_init_script(AXE.read_text("utf-8"))
+    for name in ("index", "tutorial", "risk"):
+        await page.goto(f"file://{pages}/{name}.html")
+        assert await problems(BrowserTab(page, "file://x/")) == [], name
+        await page.screenshot(path=shots(tmp_path) / f"docs-{name}-{scheme}.png")
