@@ -32,6 +32,7 @@ PAGES = {
     "cache": "PreCheck",
     "router": "No router run",
     "backtests": "Backtests",
+    "logs": "standard error",
     "settings": "Operator actions",
 }
 

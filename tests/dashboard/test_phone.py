@@ -29,6 +29,8 @@ _CUT = """() => [...document.querySelectorAll("#top *, #nav *, main *, dialog[op
   .map((each) => each.outerHTML.slice(0, 140))"""
 _TOPS = """() => [...document.querySelector("td button[data-do=close]").closest("tr").cells]
   .map((cell) => cell.getBoundingClientRect().top)"""
+_LABEL = """() =>
+  getComputedStyle(document.querySelector("td[data-label=Quantity]"), "::before").content"""
 _BAR = """() => [...document.querySelectorAll("#nav > *")].filter((each) => each.checkVisibility())
   .map((each) => [each.textContent, each.getBoundingClientRect().bottom])"""
 
@@ -55,9 +57,7 @@ async def test_rows_are_cards_with_their_labels(site: Site, browser: Any) -> Non
         await tab.wait_text("main", "Samsung Electronics")
         tops = await tab.page.evaluate(_TOPS)
         assert len(set(tops)) > 3  # below each other, two in a line
-        cell = "document.querySelector('td[data-label=Quantity]')"
-        label = f"getComputedStyle({cell}, '::before').content"
-        assert await tab.page.evaluate(label) == '"Quantity"'
+        assert await tab.page.evaluate(_LABEL) == '"Quantity"'
         await tab.page.set_viewport_size({"width": 1366, "height": 768})
         assert len(set(await tab.page.evaluate(_TOPS))) == 1
 

@@ -46,6 +46,15 @@ class TradesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True
     span: Annotated[Literal["7d", "30d", "90d", "365d"], Meta(description="the last days")] = "30d"
 
 
+class LogsParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    file: Annotated[str, Meta(max_length=100, description="a log; empty: the first")] = ""
+    level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"],
+        Meta(description="lowest level of a line"),
+    ] = "debug"
+    find: Annotated[str, Meta(max_length=200, description="only lines with this text")] = ""
+
+
 class NamesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Encoded it must fit into a line of HTTP, 8190 bytes.
     symbols: Annotated[

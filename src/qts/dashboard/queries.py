@@ -27,6 +27,7 @@ from qts.dashboard.cursor import (
 )
 from qts.dashboard.equity import load_curve, load_day_profit
 from qts.dashboard.hub import Hub
+from qts.dashboard.log_files import LogFiles, LogsPage
 from qts.dashboard.sources import DashboardSources
 from qts.dashboard.trades import SPANS, TradesView, group_trades, load_trades, to_csv
 from qts.database import Row
@@ -300,6 +301,10 @@ class DashboardQueries:
             orders=await self._orders(50, symbol=symbol),
             price=await self._read_cached("price", symbol),
         )
+
+    async def logs(self, params: pages.LogsParams) -> LogsPage:
+        """Return the newest lines of a log of this home."""
+        return await LogFiles(self._sources.home, self._sources.run_log).logs(params)
 
     async def trades(self, params: pages.TradesParams) -> TradesView:
         """Return the round trips of the last days, by day, strategy, symbol and exit reason."""

@@ -58,6 +58,7 @@ _QUERIES: dict[str, Callable[[DashboardQueries, Any], Awaitable[Any]]] = {
     "order": DashboardQueries.order,
     "trades": DashboardQueries.trades,
     "outbox": DashboardQueries.outbox,
+    "logs": DashboardQueries.logs,
     "market": DashboardQueries.market,
     "backtests": DashboardQueries.backtests,
     "backtest": DashboardQueries.backtest,

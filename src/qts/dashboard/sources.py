@@ -30,3 +30,9 @@ class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def accounts(self) -> tuple[AccountKey, ...]:
         return self.account, *self.others
+
+    @property
+    def run_log(self) -> Path | None:
+        """Return the log file of the run; None: it logs to standard error."""
+        found = (each["value"] for each in self.settings if each["name"] == "telemetry.log_file")
+        return Path(path) if (path := next(found, None)) else None

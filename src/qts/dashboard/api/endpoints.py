@@ -31,6 +31,7 @@ QUERIES: dict[str, Query] = {
     "/outbox": DashboardQueries.outbox,
     "/dead-letters": DashboardQueries.dead_letters,
     "/actions": DashboardQueries.actions,
+    "/logs": DashboardQueries.logs,
     "/names": DashboardQueries.names,
     "/market": DashboardQueries.market,
     "/backtests": DashboardQueries.backtests,

@@ -3,6 +3,7 @@ import { button, chip, clock, h, moment, patch, signedWon, tone, zoned } from ".
 import { orders, overview, strategies } from "./pages_trade.js";
 import { market } from "./pages_market.js";
 import { trades } from "./pages_trades.js";
+import { logs } from "./pages_logs.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
 import { actions, call } from "./actions.js";
 import { showToast } from "./dialog.js";
@@ -10,8 +11,8 @@ import * as push from "./push.js";
 import { may, model, span, state, stopwatch, take } from "./state.js";
 import { colours, language, setColours, setLanguage, stateName, t } from "./labels.js";
 
-const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, settings };
-const KEYS = "12345r67890-"; // one for each page
+const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, logs, settings };
+const KEYS = "12345r67890g-"; // one for each page
 const BAR = new Set(["overview", "market", "orders", "trades"]); // of a phone, beside the menu
 const REFRESH_MS = 1000;
 const EQUITY_S = 20;
