@@ -25,6 +25,7 @@ from qts.dashboard.api.idempotency import IdempotentRequests, StoredAnswer
 from qts.dashboard.api.openapi import openapi_document
 from qts.dashboard.api.problem import PREFIX, ProblemError, is_api
 from qts.dashboard.api.tokens import ApiToken, ApiTokens
+from qts.dashboard.decoding import decode_params
 from qts.dashboard.handlers import DashboardHandlers
 from qts.dashboard.manual_orders import ManualOrderError
 from qts.dashboard.session import Operator
@@ -77,10 +78,11 @@ class Api:
         async def handle(request: web.Request) -> web.Response:
             given = MultiDict(request.query)
             given.extend(request.match_info)  # one that is a parameter, too, is refused
+            decode_params(given, params)
             try:
                 return _json(await self._handlers.read(query, params, given))
             except RefusedError as error:
-                if request.match_info and str(error).startswith("no "):
+                if request.match_info:  # the id is one, but of nothing
                     raise ProblemError(404, str(error)) from None
                 raise
 
