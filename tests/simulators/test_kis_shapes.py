@@ -9,6 +9,41 @@ import pytest
 from qts.domain import ManualClock
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import StartKis
+from tests.simulators.kis_fields import (
+    BALANCE,
+    BOOK,
+    CHANGE_RANK,
+    DAY,
+    DAY_SUMMARY,
+    EXPECTED,
+    HOLDING,
+    HOLIDAY,
+    INDEX,
+    INFO,
+    INTERRUPTED,
+    INVESTORS,
+    MARGIN,
+    MINUTE,
+    MINUTE_SUMMARY,
+    MULTI,
+    OPEN,
+    ORDER,
+    ORDER_TOTAL,
+    POWER,
+    PROFIT_DAY,
+    PROFIT_TOTAL,
+    PROFIT_TRADE,
+    QUOTE,
+    QUOTE_2,
+    REALISED,
+    RECENT,
+    SELLABLE,
+    STOCK_INFO,
+    TIMED,
+    TIMED_SUMMARY,
+    TRADE,
+    VOLUME_RANK,
+)
 
 SYMBOL = {"FID_COND_MRKT_DIV_CODE": "J", "FID_INPUT_ISCD": "005930"}
 PERIOD = {"INQR_STRT_DT": "20260101", "INQR_END_DT": "20271231", "SORT_DVSN": "00"}
@@ -20,162 +55,6 @@ DAYS = SYMBOL | {
     "FID_ORG_ADJ_PRC": "0",
 }
 HOUR = SYMBOL | {"FID_INPUT_HOUR_1": "090200", "FID_PW_DATA_INCU_YN": "Y", "FID_ETC_CLS_CODE": ""}
-
-QUOTE = """
-    iscd_stat_cls_code marg_rate rprs_mrkt_kor_name new_hgpr_lwpr_cls_code bstp_kor_isnm
-    temp_stop_yn oprc_rang_cont_yn clpr_rang_cont_yn crdt_able_yn grmn_rate_cls_code elw_pblc_yn
-    stck_prpr prdy_vrss prdy_vrss_sign prdy_ctrt acml_tr_pbmn acml_vol prdy_vrss_vol_rate stck_oprc
-    stck_hgpr stck_lwpr stck_mxpr stck_llam stck_sdpr wghn_avrg_stck_prc hts_frgn_ehrt frgn_ntby_qty
-    pgtr_ntby_qty pvt_scnd_dmrs_prc pvt_frst_dmrs_prc pvt_pont_val pvt_frst_dmsp_prc
-    pvt_scnd_dmsp_prc dmrs_val dmsp_val cpfn rstc_wdth_prc stck_fcam stck_sspr aspr_unit
-    hts_deal_qty_unit_val lstn_stcn hts_avls per pbr stac_month vol_tnrt eps bps d250_hgpr
-    d250_hgpr_date d250_hgpr_vrss_prpr_rate d250_lwpr d250_lwpr_date d250_lwpr_vrss_prpr_rate
-    stck_dryy_hgpr dryy_hgpr_vrss_prpr_rate dryy_hgpr_date stck_dryy_lwpr dryy_lwpr_vrss_prpr_rate
-    dryy_lwpr_date w52_hgpr w52_hgpr_vrss_prpr_ctrt w52_hgpr_date w52_lwpr w52_lwpr_vrss_prpr_ctrt
-    w52_lwpr_date whol_loan_rmnd_rate ssts_yn stck_shrn_iscd fcam_cnnm cpfn_cnnm apprch_rate
-    frgn_hldn_qty vi_cls_code ovtm_vi_cls_code last_ssts_cntg_qty invt_caful_yn mrkt_warn_cls_code
-    short_over_yn sltr_yn mang_issu_cls_code
-"""
-QUOTE_2 = """
-    rprs_mrkt_kor_name new_hgpr_lwpr_cls_code mxpr_llam_cls_code crdt_able_yn stck_mxpr elw_pblc_yn
-    prdy_clpr_vrss_oprc_rate crdt_rate marg_rate lwpr_vrss_prpr lwpr_vrss_prpr_sign
-    prdy_clpr_vrss_lwpr_rate stck_lwpr hgpr_vrss_prpr hgpr_vrss_prpr_sign prdy_clpr_vrss_hgpr_rate
-    stck_hgpr oprc_vrss_prpr oprc_vrss_prpr_sign mang_issu_yn divi_app_cls_code short_over_yn
-    mrkt_warn_cls_code invt_caful_yn stange_runup_yn ssts_hot_yn low_current_yn vi_cls_code
-    short_over_cls_code stck_llam new_lstn_cls_name vlnt_deal_cls_name flng_cls_name
-    revl_issu_reas_name mrkt_warn_cls_name stck_sdpr bstp_cls_code stck_prdy_clpr insn_pbnt_yn
-    fcam_mod_cls_name stck_prpr prdy_vrss prdy_vrss_sign prdy_ctrt acml_tr_pbmn acml_vol
-    prdy_vrss_vol_rate bstp_kor_isnm sltr_yn trht_yn oprc_rang_cont_yn vlnt_fin_cls_code stck_oprc
-    prdy_vol
-"""
-LEVELS = " ".join(
-    f"{side}{n} {side}_rsqn{n} {side}_rsqn_icdc{n}"
-    for side in ("askp", "bidp")
-    for n in range(1, 11)
-)
-BOOK = f"""
-    aspr_acpt_hour {LEVELS} total_askp_rsqn total_bidp_rsqn total_askp_rsqn_icdc
-    total_bidp_rsqn_icdc ovtm_total_askp_icdc ovtm_total_bidp_icdc ovtm_total_askp_rsqn
-    ovtm_total_bidp_rsqn ntby_aspr_rsqn new_mkop_cls_code
-"""
-EXPECTED = """
-    antc_mkop_cls_code stck_prpr stck_oprc stck_hgpr stck_lwpr stck_sdpr antc_cnpr
-    antc_cntg_vrss_sign antc_cntg_vrss antc_cntg_prdy_ctrt antc_vol stck_shrn_iscd vi_cls_code
-"""
-TRADE = "stck_cntg_hour stck_prpr prdy_vrss prdy_vrss_sign cntg_vol tday_rltv prdy_ctrt"
-TIMED = """
-    stck_cntg_hour stck_pbpr prdy_vrss prdy_vrss_sign prdy_ctrt askp bidp tday_rltv acml_vol cnqn
-"""
-TIMED_SUMMARY = """
-    stck_prpr prdy_vrss prdy_vrss_sign prdy_ctrt acml_vol prdy_vol rprs_mrkt_kor_name
-"""
-DAY = """
-    stck_bsop_date stck_clpr stck_oprc stck_hgpr stck_lwpr acml_vol acml_tr_pbmn flng_cls_code
-    prtt_rate mod_yn prdy_vrss_sign prdy_vrss revl_issu_reas
-"""
-DAY_SUMMARY = """
-    prdy_vrss prdy_vrss_sign prdy_ctrt stck_prdy_clpr acml_vol acml_tr_pbmn hts_kor_isnm stck_prpr
-    stck_shrn_iscd prdy_vol stck_mxpr stck_llam stck_oprc stck_hgpr stck_lwpr stck_prdy_oprc
-    stck_prdy_hgpr stck_prdy_lwpr askp bidp prdy_vrss_vol vol_tnrt stck_fcam lstn_stcn cpfn hts_avls
-    per eps pbr itewhol_loan_rmnd_ratem
-"""
-RECENT = """
-    stck_bsop_date stck_oprc stck_hgpr stck_lwpr stck_clpr acml_vol prdy_vrss_vol_rate prdy_vrss
-    prdy_vrss_sign prdy_ctrt hts_frgn_ehrt frgn_ntby_qty flng_cls_code acml_prtt_rate
-"""
-MINUTE = """
-    stck_bsop_date stck_cntg_hour stck_prpr stck_oprc stck_hgpr stck_lwpr cntg_vol acml_tr_pbmn
-"""
-MINUTE_SUMMARY = """
-    prdy_vrss prdy_vrss_sign prdy_ctrt stck_prdy_clpr acml_vol acml_tr_pbmn hts_kor_isnm stck_prpr
-"""
-INVESTORS = """
-    stck_bsop_date stck_clpr prdy_vrss prdy_vrss_sign prsn_ntby_qty frgn_ntby_qty orgn_ntby_qty
-    prsn_ntby_tr_pbmn frgn_ntby_tr_pbmn orgn_ntby_tr_pbmn prsn_shnu_vol frgn_shnu_vol orgn_shnu_vol
-    prsn_shnu_tr_pbmn frgn_shnu_tr_pbmn orgn_shnu_tr_pbmn prsn_seln_vol frgn_seln_vol orgn_seln_vol
-    prsn_seln_tr_pbmn frgn_seln_tr_pbmn orgn_seln_tr_pbmn
-"""
-INFO = """
-    pdno prdt_type_cd prdt_name prdt_name120 prdt_abrv_name prdt_eng_name prdt_eng_name120
-    prdt_eng_abrv_name std_pdno shtn_pdno prdt_sale_stat_cd prdt_risk_grad_cd prdt_clsf_cd
-    prdt_clsf_name sale_strt_dt sale_end_dt wrap_asst_type_cd ivst_prdt_type_cd
-    ivst_prdt_type_cd_name frst_erlm_dt
-"""
-STOCK_INFO = """
-    pdno prdt_type_cd prdt_name prdt_name120 prdt_abrv_name prdt_eng_name prdt_eng_name120
-    prdt_eng_abrv_name mket_id_cd scty_grp_id_cd excg_dvsn_cd setl_mmdd lstg_stqt lstg_cptl_amt cpta
-    papr issu_pric kospi200_item_yn scts_mket_lstg_dt scts_mket_lstg_abol_dt kosdaq_mket_lstg_dt
-    kosdaq_mket_lstg_abol_dt frbd_mket_lstg_dt frbd_mket_lstg_abol_dt reits_kind_cd etf_dvsn_cd
-    oilf_fund_yn idx_bztp_lcls_cd idx_bztp_mcls_cd idx_bztp_scls_cd idx_bztp_lcls_cd_name
-    idx_bztp_mcls_cd_name idx_bztp_scls_cd_name stck_kind_cd mfnd_opng_dt mfnd_end_dt
-    dpsi_erlm_cncl_dt etf_cu_qty std_pdno dpsi_aptm_erlm_yn etf_txtn_type_cd etf_type_cd
-    lstg_abol_dt nwst_odst_dvsn_cd sbst_pric thco_sbst_pric thco_sbst_pric_chng_dt tr_stop_yn
-    admn_item_yn thdt_clpr bfdy_clpr clpr_chng_dt std_idst_clsf_cd std_idst_clsf_cd_name ocr_no
-    crfd_item_yn elec_scty_yn issu_istt_cd etf_chas_erng_rt_dbnb etf_etn_ivst_heed_item_yn
-    stln_int_rt_dvsn_cd frnr_psnl_lmt_rt lstg_rqsr_issu_istt_cd lstg_rqsr_item_cd
-    trst_istt_issu_istt_cd cptt_trad_tr_psbl_yn nxt_tr_stop_yn
-"""
-INDEX = """
-    bstp_nmix_prpr bstp_nmix_prdy_vrss prdy_vrss_sign bstp_nmix_prdy_ctrt acml_vol prdy_vol
-    acml_tr_pbmn prdy_tr_pbmn bstp_nmix_oprc prdy_nmix_vrss_nmix_oprc oprc_vrss_prpr_sign
-    bstp_nmix_oprc_prdy_ctrt bstp_nmix_hgpr prdy_nmix_vrss_nmix_hgpr hgpr_vrss_prpr_sign
-    bstp_nmix_hgpr_prdy_ctrt bstp_nmix_lwpr prdy_clpr_vrss_lwpr lwpr_vrss_prpr_sign
-    prdy_clpr_vrss_lwpr_rate ascn_issu_cnt uplm_issu_cnt stnr_issu_cnt down_issu_cnt lslm_issu_cnt
-    dryy_bstp_nmix_hgpr dryy_hgpr_vrss_prpr_rate dryy_bstp_nmix_hgpr_date dryy_bstp_nmix_lwpr
-    dryy_lwpr_vrss_prpr_rate dryy_bstp_nmix_lwpr_date total_askp_rsqn total_bidp_rsqn seln_rsqn_rate
-    shnu_rsqn_rate ntby_rsqn
-"""
-VOLUME_RANK = """
-    hts_kor_isnm mksc_shrn_iscd data_rank stck_prpr prdy_vrss_sign prdy_vrss prdy_ctrt acml_vol
-    prdy_vol lstn_stcn avrg_vol n_befr_clpr_vrss_prpr_rate vol_inrt vol_tnrt nday_vol_tnrt
-    avrg_tr_pbmn tr_pbmn_tnrt nday_tr_pbmn_tnrt acml_tr_pbmn
-"""
-HOLDING = """
-    pdno prdt_name trad_dvsn_name bfdy_buy_qty bfdy_sll_qty thdt_buyqty thdt_sll_qty hldg_qty
-    ord_psbl_qty pchs_avg_pric pchs_amt prpr evlu_amt evlu_pfls_amt evlu_pfls_rt evlu_erng_rt
-    loan_dt loan_amt stln_slng_chgs expd_dt fltt_rt bfdy_cprs_icdc stck_loan_unpr
-"""
-MARGIN = "item_mgna_rt_name grta_rt_name sbst_pric"  # in inquire-balance only
-BALANCE = """
-    dnca_tot_amt nxdy_excc_amt prvs_rcdl_excc_amt cma_evlu_amt bfdy_buy_amt thdt_buy_amt
-    nxdy_auto_rdpt_amt bfdy_sll_amt thdt_sll_amt d2_auto_rdpt_amt bfdy_tlex_amt thdt_tlex_amt
-    tot_loan_amt scts_evlu_amt tot_evlu_amt nass_amt fncg_gld_auto_rdpt_yn pchs_amt_smtl_amt
-    evlu_amt_smtl_amt evlu_pfls_smtl_amt tot_stln_slng_chgs bfdy_tot_asst_evlu_amt asst_icdc_amt
-    asst_icdc_erng_rt
-"""
-REALISED = "rlzt_pfls rlzt_erng_rt real_evlu_pfls real_evlu_pfls_erng_rt"
-POWER = """
-    ord_psbl_cash ord_psbl_sbst ruse_psbl_amt fund_rpch_chgs psbl_qty_calc_unpr nrcvb_buy_amt
-    nrcvb_buy_qty max_buy_amt max_buy_qty cma_evlu_amt ovrs_re_use_amt_wcrc ord_psbl_frcr_amt_wcrc
-"""
-SELLABLE = """
-    pdno buy_qty sll_qty cblc_qty nsvg_qty ord_psbl_qty pchs_avg_pric pchs_amt now_pric evlu_amt
-    evlu_pfls_amt evlu_pfls_rt
-"""
-OPEN = """
-    ord_gno_brno odno orgn_odno ord_dvsn_name pdno prdt_name rvse_cncl_dvsn_name ord_qty ord_unpr
-    ord_tmd tot_ccld_qty tot_ccld_amt psbl_qty sll_buy_dvsn_cd ord_dvsn_cd mgco_aptm_odno
-    excg_dvsn_cd excg_id_dvsn_cd excg_id_dvsn_name stpm_cndt_pric stpm_efct_occr_yn
-"""
-ORDER = """
-    ord_dt ord_gno_brno odno orgn_odno ord_dvsn_name sll_buy_dvsn_cd sll_buy_dvsn_cd_name pdno
-    prdt_name ord_qty ord_unpr ord_tmd tot_ccld_qty avg_prvs cncl_yn ccld_yn tot_ccld_amt loan_dt
-    ordr_empno ord_dvsn_cd cncl_cfrm_qty cnc_cfrm_qty rmn_qty rjct_qty ccld_cndt_name inqr_ip_addr
-    cpbc_ordp_ord_rcit_dvsn_cd cpbc_ordp_infm_mthd_dvsn_cd infm_tmd ctac_tlno prdt_type_cd
-    excg_dvsn_cd cpbc_ordp_mtrl_dvsn_cd ord_orgno rsvn_ord_end_dt excg_id_dvsn_Cd stpm_cndt_pric
-    stpm_efct_occr_dtmd
-"""
-ORDER_TOTAL = "tot_ord_qty tot_ccld_qty tot_ccld_amt prsm_tlex_smtl pchs_avg_pric"
-PROFIT_DAY = "trad_dt buy_amt sll_amt rlzt_pfls fee loan_int tl_tax pfls_rt sll_qty1 buy_qty1"
-PROFIT_TRADE = """
-    trad_dt pdno prdt_name trad_dvsn_name loan_dt hldg_qty pchs_unpr buy_qty buy_amt sll_pric
-    sll_qty sll_amt rlzt_pfls pfls_rt fee tl_tax loan_int
-"""
-PROFIT_TOTAL = """
-    sll_qty_smtl sll_tr_amt_smtl sll_fee_smtl sll_tltx_smtl sll_excc_amt_smtl buy_tr_amt_smtl
-    buy_fee_smtl buy_tax_smtl buy_excc_amt_smtl tot_qty tot_tr_amt tot_fee tot_tltx tot_excc_amt
-    tot_rlzt_pfls loan_int
-"""
 
 
 class Shape(NamedTuple):
@@ -238,6 +117,15 @@ SHAPES = [
         {"FID_COND_MRKT_DIV_CODE": "U", "FID_INPUT_ISCD": "0001"},
     ),
     Shape("quotations/volume-rank", "FHPST01710000", {"output*": VOLUME_RANK}, SYMBOL),
+    Shape("ranking/fluctuation", "FHPST01700000", {"output*": CHANGE_RANK}, SYMBOL),
+    Shape("quotations/inquire-vi-status", "FHPST01390000", {"output*": INTERRUPTED}, {}),
+    Shape("quotations/chk-holiday", "CTCA0903R", {"output*": HOLIDAY}, {"BASS_DT": "20261116"}),
+    Shape(
+        "quotations/intstock-multprice",
+        "FHKST11300006",
+        {"output*": MULTI},
+        {"FID_COND_MRKT_DIV_CODE_1": "J", "FID_INPUT_ISCD_1": "005930"},
+    ),
     Shape(
         "trading/inquire-daily-ccld",
         "TTTC0081R TTTC8001R CTSC9215R CTSC9115R",
@@ -313,6 +201,7 @@ async def trader(kis: Kis, clock: ManualClock) -> Kis:
     await kis.order("sell", 4)
     price = int((await kis.price()).body["output"]["stck_prpr"])
     await kis.order("buy", 1, price // 1000 * 900)
+    kis.simulator.market.inject_halt(9, 120)
     return kis
 
 
@@ -336,6 +225,22 @@ async def test_a_paper_key_has_no_such_tr(start_kis: StartKis, shape: Shape) -> 
     kis = await start_kis(paper=True)
     reply = await kis.get(shape.path, shape.tr_ids.split()[0], **shape.query, **kis.account)
     assert (reply.status, reply.code) == (500, "EGW02006")
+
+
+TOKEN = {
+    "access_token": str, "token_type": str, "expires_in": int, "access_token_token_expired": str,
+}  # fmt: skip
+
+
+async def test_tokens_and_receipts_have_the_documented_fields(start_kis: StartKis) -> None:
+    kis = await start_kis(token_interval_s=0.0)
+    token = (await kis.issue()).body
+    assert {name: type(value) for name, value in token.items()} == TOKEN
+    placed = (await kis.order("buy", 1, 60_000)).body["output"]
+    gone = (await kis.cancel(placed["ODNO"])).body["output"]
+    for receipt in (placed, gone):
+        assert sorted(receipt) == ["KRX_FWDG_ORD_ORGNO", "ODNO", "ORD_TMD"]
+        assert all(isinstance(each, str) for each in receipt.values())
 
 
 UNKNOWN: dict[str, Any] = {

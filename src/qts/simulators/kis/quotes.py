@@ -189,7 +189,7 @@ class KisQuoteApi:
             "total_bidp_rsqn": str(sum(level.quantity for level in book.bids)),
             "acml_tr_pbmn": str(m.value[i]),
             "inter2_prdy_clpr": str(m.base[i]),
-            "oprc_vrss_hgpr_rate": _percent(int(m.high[i]), int(m.open[i])),
+            "oprc_vrss_hgpr_rate": percent(int(m.high[i]), int(m.open[i])),
             "intr_antc_cntg_vrss": ahead["prdy_vrss"],
             "intr_antc_cntg_vrss_sign": ahead["prdy_vrss_sign"],
             "intr_antc_cntg_prdy_ctrt": ahead["prdy_ctrt"],
@@ -256,7 +256,7 @@ def blank(fields: Iterable[str]) -> dict[str, str]:
     return {name: "" if name.endswith(_TEXTS) else "0" for name in fields}
 
 
-def _percent(price: int, of: int) -> str:
+def percent(price: int, of: int) -> str:
     return f"{100 * (price - of) / of:.2f}" if of else "0.00"
 
 

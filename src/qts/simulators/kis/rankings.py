@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qts.simulators.kis.gateway import invalid, success
-from qts.simulators.kis.quotes import KisQuoteApi
-from qts.simulators.market.sessions import hhmmss, is_open
+from qts.simulators.kis.quotes import KisQuoteApi, percent
+from qts.simulators.market.sessions import hhmmss, is_open, yyyymmdd
 from qts.simulators.market.stocks import StockMarket
 from qts.simulators.market.ticks import Floats
 
@@ -66,18 +66,30 @@ class KisRankingApi:
         return success({"output": [self._change_row(*ranked) for ranked in best]})
 
     def _change_row(self, rank: int, i: int) -> dict[str, str]:
-        m = self._market
+        m, now = self._market, self._quotes.headline(i)
+        price, opened = int(m.price[i]), int(m.open[i])
         return {
             "stck_shrn_iscd": m.universe.codes[i],
             "data_rank": str(rank),
             "hts_kor_isnm": m.universe.names[i],
-            **self._quotes.headline(i),
+            **now,
             "acml_vol": str(m.volume[i]),
             "stck_hgpr": str(m.high[i]),
             "hgpr_hour": hhmmss(int(m.high_at[i])),
+            "acml_hgpr_date": yyyymmdd(m.time),
             "stck_lwpr": str(m.low[i]),
             "lwpr_hour": hhmmss(int(m.low_at[i])),
+            "acml_lwpr_date": yyyymmdd(m.time),
+            "lwpr_vrss_prpr_rate": percent(price, int(m.low[i])),
+            "dsgt_date_clpr_vrss_prpr_rate": now["prdy_ctrt"],
             "cnnt_ascn_dynu": "0",
+            "hgpr_vrss_prpr_rate": percent(price, int(m.high[i])),
+            "cnnt_down_dynu": "0",
+            "oprc_vrss_prpr_sign": "2" if price > opened else "5" if price < opened else "3",
+            "oprc_vrss_prpr": str(price - opened),
+            "oprc_vrss_prpr_rate": percent(price, opened),
+            "prd_rsfl": now["prdy_vrss"],
+            "prd_rsfl_rate": now["prdy_ctrt"],
         }
 
     def interrupted(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -88,13 +100,15 @@ class KisRankingApi:
                 "hts_kor_isnm": m.universe.names[i],
                 "mksc_shrn_iscd": m.universe.codes[i],
                 "vi_cls_code": "Y",
-                "bsop_date": "",
+                "bsop_date": yyyymmdd(m.time),
                 "cntg_vi_hour": hhmmss(m.time),
                 "vi_cncl_hour": hhmmss(int(m.vi_until[i])),
                 "vi_kind_code": "1",
                 "vi_prc": str(m.expected[i]),
                 "vi_stnd_prc": str(m.vi_reference[i]),
                 "vi_dprt": f"{100 * (m.expected[i] / m.vi_reference[i] - 1):.2f}",
+                "vi_dmc_stnd_prc": "0",
+                "vi_dmc_dprt": "0.00",
                 "vi_count": "1",
             }
             for i in np.flatnonzero(m.vi_until)
