@@ -95,7 +95,7 @@ class RestartedRun:
 def judge(account: SimulatedAccount, bars: list[Any]) -> None:
     """Compare bars of minutes with the simulator's own."""
     simulator, unit = account.simulator, 10**8 if account.name == "upbit" else 1
-    history = simulator.charts._history if account.name == "kis" else simulator._quotes._history
+    history = simulator.history
     for symbol in simulator.symbols():
         index = simulator.market.index[symbol]
         got = [bar for bar in bars if bar.symbol == symbol and bar.timeframe == "1m"]

@@ -164,7 +164,7 @@ def _candles(
 ) -> list[Bar]:
     """Return the bars as the simulator has them, without its paging."""
     index = simulator.market.universe.codes.index(symbol)
-    history = simulator._quotes._history
+    history = simulator.history
     seoul = date(1970, 1, 1).toordinal() * 86_400 + 9 * 3600  # epoch in its seconds
     bars = []
     if timeframe is Timeframe.M1:
@@ -230,7 +230,7 @@ def kis_rules(**changes: object) -> KisHistoryRules:
 
 
 def _expected_days(simulator: KisSimulator, symbol: str, first: date, last: date) -> list[Bar]:
-    index, history = simulator.market.universe.codes.index(symbol), simulator.charts._history
+    index, history = simulator.market.universe.codes.index(symbol), simulator.history
     bars = []
     for day in range(first.toordinal(), last.toordinal() + 1):
         found = history.day(index, day)
@@ -246,7 +246,7 @@ async def test_days_of_kis_are_those_of_the_venue(tmp_path: Path) -> None:
     first, last = date(2023, 11, 1), date(2026, 11, 13)
     wanted = midnight(first), midnight(last + timedelta(days=1))
     async with kis(tmp_path) as (simulator, history, _):
-        facts, codes = simulator.charts._history, simulator.market.universe.codes
+        facts, codes = simulator.history, simulator.market.universe.codes
         split = next(i for i in range(10, 58) if facts.split_on(i))
         young = next(i for i in range(10, 58) if facts.listed_on(i) > date(2024, 1, 1).toordinal())
         symbols = ["005930", codes[split], codes[young]]
@@ -276,11 +276,9 @@ async def test_minutes_of_kis_are_those_of_the_venue_also_of_today(tmp_path: Pat
         epoch = date(1970, 1, 1).toordinal() * 86_400 + 9 * 3600
         for symbol in symbols:
             index = simulator.market.universe.codes.index(symbol)
-            found = simulator.charts._history.minutes(
-                index, int(wanted[0]) + epoch, int(wanted[1]) + epoch
-            )
+            found = simulator.history.minutes(index, int(wanted[0]) + epoch, int(wanted[1]) + epoch)
             rows = zip(*(column.tolist() for column in found), strict=True)
-            split = simulator.charts._history.split_on(index)
+            split = simulator.history.split_on(index)
             assert split is None
             expected = [
                 Bar(symbol, Timeframe.M1, start - epoch + 60.0, *(float(each) for each in rest))

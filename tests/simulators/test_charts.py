@@ -94,9 +94,9 @@ async def test_where_nothing_exists_rows_are_blank(kis: Kis) -> None:
     (blank,) = await kis_days(kis, "20100101", "20101231")
     assert set(blank.values()) == {""}
     assert await kis_days(kis, "20261114", "20261115") == [{}]  # a weekend
-    young = next(i for i in range(10, 40) if kis.simulator._history.listed_on(i) > 737000)
+    young = next(i for i in range(10, 40) if kis.simulator.history.listed_on(i) > 737000)
     code = kis.simulator.market.universe.codes[young]
-    listed = date.fromordinal(kis.simulator._history.listed_on(young))
+    listed = date.fromordinal(kis.simulator.history.listed_on(young))
     rows = await kis_days(
         kis, "20140102", (listed + timedelta(days=20)).strftime("%Y%m%d"), FID_INPUT_ISCD=code
     )
@@ -106,7 +106,7 @@ async def test_where_nothing_exists_rows_are_blank(kis: Kis) -> None:
 
 
 async def test_raw_days_before_a_split_are_a_multiple_of_adjusted_ones(kis: Kis) -> None:
-    history = kis.simulator._history
+    history = kis.simulator.history
     index = next(i for i in range(40) if history.split_on(i))
     code, split = kis.simulator.market.universe.codes[index], history.split_on(index) or 0
     last = date.fromordinal(split + 4).strftime("%Y%m%d")

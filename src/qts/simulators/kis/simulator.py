@@ -62,10 +62,10 @@ class KisSimulator(Simulator):
         )
         self.gateway = KisGateway(config, self.clock, self.market_clock)
         market = self.market
-        self._history = MarketHistory(
+        self.history = MarketHistory(
             market.universe, market.table, market.seed, market.time, STOCK_DAYS
         )
-        figures = KisFigures(market, self._history)
+        figures = KisFigures(market, self.history)
         quotes = KisQuoteApi(market, figures, config.unknown_in_batch, config.unsigned_change)
         records = Records(market, quotes)
         self.stream = KisStreamServer(self.market, self.gateway, records, self.faults, config.paper)
@@ -79,7 +79,7 @@ class KisSimulator(Simulator):
         self.indices = KisIndexApi(market)
         self._apis = KisApis(
             quotes,
-            KisMinuteChartApi(market, quotes, self._history),
+            KisMinuteChartApi(market, quotes, self.history),
             KisDayChartApi(market, quotes, figures),
             KisProductApi(market, quotes, figures),
             KisTradeApi(market, quotes),
@@ -94,7 +94,7 @@ class KisSimulator(Simulator):
 
     def _record(self) -> None:
         """Keep the trades of this second for the charts and lists."""
-        self._history.record(self.market, self.market.phase)
+        self.history.record(self.market, self.market.phase)
         self._apis.trades.on_second()
 
     # Routes

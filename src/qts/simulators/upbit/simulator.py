@@ -56,6 +56,7 @@ class UpbitSimulator(Simulator):
         )
         self.gateway = UpbitGateway(config, self._now_ns)
         self._quotes = UpbitQuoteApi(self.market)
+        self.history = self._quotes.history
         self._candles = UpbitCandleApi(self.market, self._quotes)
         market_data = UpbitMessages(self.market, self._quotes, self._candles)
         self.stream = UpbitStreamServer(self.market, market_data, self.faults, self._now_ns)
