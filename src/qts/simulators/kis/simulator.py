@@ -76,7 +76,7 @@ class KisSimulator(Simulator):
             self.market, self.orders, config.paper, self.gateway.now_ns
         )
         self.account_api.visible_after_ms = config.visible_after_ms
-        self.indices = KisIndexApi(market)
+        self.quotes, self.indices = quotes, KisIndexApi(market)
         self._apis = KisApis(
             quotes,
             KisMinuteChartApi(market, quotes, self.history),
