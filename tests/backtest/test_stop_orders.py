@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from qts.backtest import BacktestResult, run_backtest
 from qts.brokers import PaperConfig
 from qts.domain import Bar, IntentType, Side, Tick, Timeframe
-from qts.risk import StopsConfig
+from qts.risk import RiskLimitsConfig, StopsConfig
 from qts.strategies import Cancel, Replace, Signal, View
 from tests.backtest.bars import assert_fills_are_inside, bar_tape, day_closes, on_bars, run
 from tests.backtest.tapes import prices, tape
@@ -132,6 +132,17 @@ def test_a_purchase_above_and_a_sale_below_wait_together() -> None:
     result = run_backtest(script, tape(prices(path)), AT_ONCE)
     assert filled(result) == [(D(10_000), 9), (D(10_120), 4), (D(9_880), 9)]
     assert result.refusals == {}
+
+
+def test_what_the_gate_refuses_is_reported_as_live() -> None:
+    one_a_day = replace(AT_ONCE, limits=RiskLimitsConfig(orders_per_day=1))
+    script = Scripted(
+        lambda tick, _view: Signal(symbol=tick.symbol, side=Side.BUY, at=tick.at, quantity=D(1)),
+        stop(10_100),
+    )
+    result = run_backtest(script, tape(prices([10_000] * 3 + [10_110] * 2)), one_a_day)
+    assert script.states == ["SENT", "ACKED", "FILLED", "WAITING", "TRIGGERED", "REJECTED"]
+    assert len(result.fills) == 1
 
 
 def test_two_strategies_each_see_their_own() -> None:

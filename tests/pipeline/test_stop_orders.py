@@ -29,6 +29,7 @@ from tests.pipeline.portfolios import NOW, tick
 from tests.pipeline.test_scheduler import BUY, NOW_S, SELL, Bench, Trades, wanted
 
 D = Decimal
+WAITING_ROWS = "SELECT count(*) FROM stop_order WHERE triggered_at IS NULL"
 
 
 class Sink(Trades):
@@ -88,7 +89,7 @@ class StopBench(Bench):
         await self.stop_orders.close()
 
     async def rows(self) -> int:
-        return int(await self.database.fetchval("SELECT count(*) FROM stop_order"))
+        return int(await self.database.fetchval(WAITING_ROWS))
 
 
 async def test_it_waits_for_its_price_and_becomes_one_order(database: Database) -> None:

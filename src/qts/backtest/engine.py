@@ -94,6 +94,7 @@ class BacktestEngine:
         self.stop_orders = BacktestStopOrders(
             self.portfolio, self.clock, self._on_update, self._on_change, self.manager.triggered
         )
+        self.signals.on_refused = self.stop_orders.refused
         self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # sent to the venue
         self.cuts: Counter[str] = Counter()
@@ -116,8 +117,7 @@ class BacktestEngine:
             else None
         )
         self._safety = SafetyState.NORMAL
-        self._cycles = 0
-        self._day = 0
+        self._cycles = self._day = 0
 
     def is_watched(self, symbol: str) -> bool:
         """Return whether orders, or stops of a position, wait for a price of a symbol."""

@@ -13,11 +13,15 @@ from qts.strategies import Signal
 
 
 class SignalLog:
-    """Counts refusals, in all and by strategy; `on_signal` takes each outcome, if it is given."""
+    """Counts refusals, in all and by strategy; `on_signal` takes each outcome, if it is given.
+
+    `on_refused` takes what is refused.
+    """
 
     def __init__(self, on_signal: Callable[[SignalOutcome], None] | None) -> None:
         self._on_signal = on_signal
         self.refusals: Counter[str] = Counter()
+        self.on_refused: Callable[[str, Signal | OrderProposal, str], None] | None = None
 
     def count(self, run: StrategyRun | None, reason: str, times: int = 1) -> None:
         self.refusals[reason] += times
@@ -29,5 +33,7 @@ class SignalLog:
         self.report(run.key, signal, reason)
 
     def report(self, key: str, signal: Signal | OrderProposal, reason: str) -> None:
+        if reason and self.on_refused is not None:
+            self.on_refused(key, signal, reason)
         if self._on_signal is not None and reason != DUPLICATE:
             self._on_signal(SignalOutcome.of(key, signal, reason))

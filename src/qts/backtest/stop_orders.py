@@ -47,6 +47,7 @@ class BacktestStopOrders:
         self._book = StopOrderBook()
         self._arriving = StopOrderBook()  # wait for the next open of their symbol
         self._due = math.inf  # when the time of the first is over
+        self._triggered: dict[tuple[object, ...], StopOrder] = {}  # the latest of each signal
         self.ended: Counter[str] = Counter()  # by reason
 
     def __contains__(self, symbol: object) -> bool:
@@ -97,10 +98,16 @@ class BacktestStopOrders:
         for order in self._book.reached(tick.symbol, tick.price):
             self._book.remove(order)
             self._sent.add(order.id)
+            self._triggered[_name(order.strategy_key, order.proposal)] = order
             self._report(order, "TRIGGERED")
             instrument = self._portfolio.instruments[tick.symbol]
             found.append((order.strategy_key, order.signal(self._clock.now(), instrument)))
         return found
+
+    def refused(self, key: str, signal: Signal | OrderProposal, reason: str) -> None:
+        """Report the end of a triggered order whose signal was refused."""
+        if self._triggered and (order := self._triggered.pop(_name(key, signal), None)):
+            self._report(order, "REJECTED", reason)
 
     def cancel(self, order: OrderSnapshot, strategy_key: str) -> tuple[Decimal, OrderTerms] | None:
         """Cancel an order of a strategy; return what was filled, and its terms; None: no such."""
@@ -132,3 +139,9 @@ class BacktestStopOrders:
         self._portfolio.set_order(snapshot, is_open=is_open)
         self._on_change(order.proposal.symbol)
         self._on_update(order.proposal, StrategyUpdate(None, snapshot))
+
+
+def _name(key: str, signal: Signal | OrderProposal) -> tuple[object, ...]:
+    """Return what makes a signal the same one."""
+    at = signal.at if isinstance(signal, Signal) else signal.decided_at.timestamp()
+    return key, signal.symbol, signal.side, at

@@ -774,7 +774,8 @@ SELECT l.*, COALESCE(i.strategy_key, '') AS strategy, COALESCE(i.intent_type, ''
  ORDER BY l.traded_at, l.trade_id
 
 -- name: order_latency
--- Return p50, p99 and maximum of the milliseconds from decision to request, and their count.
+-- Return p50, p99 and maximum of the milliseconds from decision to request, and their count; a
+-- stop order, whose wait is no latency, is left out.
 -- $1 brokers and $2 accounts, in pairs, $3 sent since, $4 sent before, or null
 SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP
            (ORDER BY extract(epoch FROM a.sent_at - s.decided_at) * 1000), count(*)
@@ -783,6 +784,7 @@ SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP
   JOIN signal s ON s.id = i.signal_id
  WHERE (a.broker, a.account) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND a.attempt_no = 1
    AND a.sent_at >= $3 AND ($4::timestamptz IS NULL OR a.sent_at < $4)
+   AND NOT EXISTS (SELECT FROM stop_order w WHERE w.id = s.id)
 
 -- name: list_orders
 -- List intents with their latest attempt and its order, newest first.

@@ -225,7 +225,8 @@ class _Reader:
                 self._add(SignalOutcome.of(key, each, NOT_DECIDED))
 
     def _add(self, outcome: SignalOutcome) -> SignalOutcome:
-        name = (outcome.strategy_key, outcome.symbol, outcome.side, outcome.at)
+        # The signal of a triggered stop order has the time of an order: in microseconds.
+        name = (outcome.strategy_key, outcome.symbol, outcome.side, round(outcome.at, 6))
         return self._signals.setdefault(name, outcome)
 
     def _open(self) -> None:

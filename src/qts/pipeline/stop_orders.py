@@ -1,11 +1,11 @@
 """Stop orders of an account: stored while they wait, and triggered by the ticks of the feed.
 
     place ─▶ row of stop_order (durable) ─▶ in view.orders as WAITING
-    tick  ─▶ triggered ─▶ signal ─▶ five steps, gate ─▶ order stored ─▶ row deleted, TRIGGERED
-                                                  └─▶ refused ─▶ row deleted, REJECTED
+    tick  ─▶ TRIGGERED ─▶ signal ─▶ five steps, gate ─▶ order stored ─▶ row marked as triggered
+                                                  └─▶ REJECTED ─▶ row deleted
 
-Invariant: the row is deleted after the order, or its refusal, is known. After `kill -9` in between
-the order is triggered again, and its signal, which has the same id, leads to no second one.
+Invariant: the row changes after the order, or its refusal, is known. After `kill -9` in between the
+order is triggered again, and its signal, which has the same id, leads to no second one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ DISPLACED = "another signal of its symbol came first"
 
 _ALL = (
     "SELECT proposal, good_until FROM stop_order WHERE broker = $1 AND account = $2"
-    " ORDER BY created_at, id"
+    " AND triggered_at IS NULL ORDER BY created_at, id"
 )
+_TIDY = "DELETE FROM stop_order WHERE triggered_at < clock_timestamp() - interval '30 days'"
 _STORE = (
     "INSERT INTO stop_order (id, broker, account, strategy_key, proposal, good_until)"
     " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING"
 )
 _DELETE = "DELETE FROM stop_order WHERE id = $1"
+_TRIGGERED = "UPDATE stop_order SET triggered_at = clock_timestamp() WHERE id = $1"
 
 
 class StopOrders:
@@ -81,6 +83,7 @@ class StopOrders:
 
     async def load(self) -> None:
         """Let the stored orders of the run's strategies wait again."""
+        await self._database.execute(_TIDY)
         for data, until in await self._database.fetch(_ALL, *self._account):
             order = StopOrder(msgspec.convert(data, OrderProposal), until)
             if order.strategy_key in self._runners:
@@ -151,6 +154,7 @@ class StopOrders:
                 symbol=tick.symbol,
                 price=tick.price,
             )
+            self._report(order, TRIGGERED)
             instrument = self._portfolio.instruments[tick.symbol]
             signal = order.signal(self._clock.now(), instrument)
             self._on_signals(self._runners[order.strategy_key], [signal], after_order=True)
@@ -159,8 +163,8 @@ class StopOrders:
         """Forget an order whose successor is stored; return whether it was a stop order."""
         order = self._triggered.pop(signal_id, None)
         if order is not None:
-            self._end(order, TRIGGERED, "")
-            self._delete(order)
+            self._portfolio.set_order(order.snapshot(TRIGGERED), is_open=False)
+            self._change_row(order, _TRIGGERED)
         return order is not None
 
     def settled(self, key: str, signals: Iterable[Signal], task: asyncio.Task[Cycle]) -> None:
@@ -179,12 +183,13 @@ class StopOrders:
         """Let triggered orders wait for the next tick: no cycle may start."""
         for each in self._of(key, signals):
             self._book.add(self._triggered.pop(each.id))
+            self._report(each, WAITING)
 
     def _refused(self, key: str, signal: Signal, reason: str) -> None:
         for order in self._of(key, (signal,)):
             del self._triggered[order.id]
             self._end(order, "REJECTED", reason)
-            self._delete(order)
+            self._change_row(order, _DELETE)
 
     def _of(self, key: str, signals: Iterable[Signal]) -> list[StopOrder]:
         if not self._triggered:
@@ -203,17 +208,17 @@ class StopOrders:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def _delete(self, order: StopOrder) -> None:
-        task = asyncio.create_task(self._deleted(order))
+    def _change_row(self, order: StopOrder, statement: str) -> None:
+        task = asyncio.create_task(self._row_changed(order, statement))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deleted(self, order: StopOrder) -> None:
+    async def _row_changed(self, order: StopOrder, statement: str) -> None:
         while True:
             try:
-                await self._database.execute(_DELETE, order.id)
+                await self._database.execute(statement, order.id)
             except OperationError as error:
-                log.warning("stop order not deleted; retrying", error=str(error))
+                log.warning("end of a stop order not stored; retrying", error=str(error))
                 await self._clock.sleep(CHECK_INTERVAL_S)
             else:
                 return
@@ -229,7 +234,7 @@ class StopOrders:
                     log.warning("stop order not cancelled; retrying", error=str(error))
 
     async def close(self) -> None:
-        """Wait until the rows of ended orders are deleted, at most five seconds."""
+        """Wait until the ends of orders are stored, at most five seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
 

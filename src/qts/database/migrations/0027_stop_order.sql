@@ -1,4 +1,5 @@
--- Stop orders that wait for their price in QTS, one row each; the id is that of their signal.
+-- Stop orders, one row each, from their placement on; the id is that of their signal. A row with
+-- `triggered_at` is that of an order that was sent, the others wait; what ended unsent has none.
 CREATE TABLE stop_order (
     id           uuid        PRIMARY KEY,
     broker       text        NOT NULL,
@@ -6,6 +7,7 @@ CREATE TABLE stop_order (
     strategy_key text        NOT NULL,
     proposal     jsonb       NOT NULL,
     good_until   timestamptz,
-    created_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    triggered_at timestamptz
 );
-CREATE INDEX stop_order_account ON stop_order (broker, account);
+CREATE INDEX stop_order_waiting ON stop_order (broker, account) WHERE triggered_at IS NULL;
