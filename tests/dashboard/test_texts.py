@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qts.dashboard.actions import Action
 from qts.domain import AttemptState, IntentType, OrderState, OrderType, Side
 from qts.notify.rules import RULES
 from qts.orders import ManualState
@@ -83,6 +84,11 @@ def test_the_login_is_in_both_languages() -> None:
     assert all(HANGUL.search(text) for _, text in texts["ko"])
 
 
+def test_every_action_of_a_page_has_a_text_when_it_is_done() -> None:
+    tags = {str(each.__struct_config__.tag) for each in Action.__subclasses__()}
+    assert {f"done_{tag}" for tag in tags - {"place"}} <= LABELS.keys()  # place: the API only
+
+
 async def test_states_and_codes_have_korean_names(site: Site, browser: Any) -> None:
     """Every one that the source knows."""
     async with visit(browser, site.tokens.link(site.address)) as tab:
@@ -113,6 +119,9 @@ async def test_times_are_those_of_seoul_and_money_is_won(site: Site, browser: An
         await tab.page.keyboard.press("k")
         dialog = await tab.page.inner_text("#confirm")
         assert not re.search("[A-Za-z]{4}", dialog), dialog
+        await tab.page.keyboard.type("점심")
+        await tab.page.keyboard.press("Enter")
+        await tab.wait_text("#toast", "비상 정지 변경됨")
 
 
 async def test_red_can_mean_up_and_the_browser_keeps_it(site: Site, browser: Any) -> None:

@@ -97,11 +97,11 @@ async def test_a_question_mark_shows_the_keys_and_ctrl_c_quits() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("question_mark")
         region = app.screen.query_one("#help").region
-        assert app.screen.__class__ is HelpScreen
+        assert [type(each) for each in app.screen_stack[1:]] == [HelpScreen]
         assert region.right <= SIZE[0]
         assert region.bottom <= SIZE[1]
         await pilot.press("escape")
-        assert app.screen.__class__ is not HelpScreen
+        assert len(app.screen_stack) == 1
         await pilot.press("ctrl+c")
     assert app.return_code == 0
     assert source.killed == []

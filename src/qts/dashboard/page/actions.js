@@ -20,12 +20,17 @@ export async function call(path, body) {
   return answer;
 }
 
+// The server says in English what was done or refused; a Korean page says first which action it was.
+const inKorean = (key, text) => (language() === "ko" ? `${t(key)}: ${text}` : text);
+const doneText = ({ action }, { done }) => inKorean(`done_${action}`, done);
+const refusedText = (error) => inKorean("not_done", error.message);
+
 async function act(action, onDone) {
   try {
-    showToast((await call("/api/action", action)).done, "good");
+    showToast(doneText(action, await call("/api/action", action)), "good");
     onDone();
   } catch (error) {
-    showToast(error.message, "bad");
+    showToast(refusedText(error), "bad");
   }
 }
 
@@ -35,11 +40,11 @@ async function actOnce(action, onDone) {
   showToast(t("handed_over"), "", 60000);
   for (let left = 2; ; left -= 1) {
     try {
-      showToast((await call("/api/action", body)).done, "good", 20000);
+      showToast(doneText(body, await call("/api/action", body)), "good", 20000);
       return onDone();
     } catch (error) {
       if (left && error instanceof TypeError) await new Promise((resolve) => setTimeout(resolve, 1000));
-      else return showToast(error.message, "bad", 20000);
+      else return showToast(refusedText(error), "bad", 20000);
     }
   }
 }
