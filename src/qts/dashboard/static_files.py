@@ -13,9 +13,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from qts.dashboard.guard import MIN_COMPRESSED
+
 _CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
-MIN_COMPRESSED = 1024  # bytes
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 

@@ -140,7 +140,7 @@ async function load() {
   }
   if (request === loading) {
     draw();
-    setTimeout(() => request === loading && load(), REFRESH_MS);
+    setTimeout(() => request === loading && load(), PAGES[name].refresh_ms ?? REFRESH_MS);
   }
 }
 

@@ -9,6 +9,7 @@ const choice = (name, label, values, chosen) =>
 
 export const logs = {
   from: "tables",
+  refresh_ms: 3000,
   path: (_id, { file = "", level = "info", find = "" }) => `logs?file=${encodeURIComponent(file)}&level=${level}&find=${encodeURIComponent(find)}`,
   draw(_state, data, _id, filters) {
     const names = data?.files ?? [];

@@ -45,6 +45,7 @@ const tripTable = (trades) =>
 
 export const trades = {
   from: "tables",
+  refresh_ms: 5000, // a year of fills is a larger query
   path: (_id, filters) => `trades?span=${chosenOf(filters)}`,
   draw(state, data, _id, filters) {
     setVenues(state.live);
