@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from qts.events import (
 )
 from qts.events.degradation import DegradationController
 from qts.events.payloads import PriceTick
+from qts.events.status import EngineStatus, LaneMetrics
 from tests.events.conftest import MakeEngine
 from tests.events.samples import TIMEOUT_S, fill, log_line, signal, step_all, tick
 
@@ -177,3 +179,23 @@ def test_a_manually_paused_lane_stays_paused_when_the_level_falls(make_engine: M
     engine.degrade(DegradationLevel.P3_PAUSED)
     engine.degrade(DegradationLevel.NORMAL)
     assert engine.lanes.paused(3)
+
+
+def test_a_check_beside_another_updates_no_metric_with_an_older_status(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator sets a level while the monitor checks: both read counts and add them up."""
+    engine, other, update = make_engine(), list[Thread](), LaneMetrics.update
+
+    def delayed(metrics: LaneMetrics, status: EngineStatus) -> None:
+        if not other:  # another check starts, and may end, before this one goes on
+            other.append(Thread(target=engine.check))
+            engine.publish(log_line(engine))
+            other[0].start()
+            other[0].join(0.3)
+        update(metrics, status)
+
+    monkeypatch.setattr(LaneMetrics, "update", delayed)
+    engine.check()
+    other[0].join(TIMEOUT_S)
+    assert not other[0].is_alive()

@@ -120,10 +120,11 @@ class LaneMonitor:
             self._roll_latency()
             status = self._engine.status()
             self._check_sla(status)
-        self._metrics.update(status)
+            self._metrics.update(status)
 
     def update_metrics(self) -> None:
-        self._metrics.update(self._engine.status())
+        with self._lock:  # a counter takes no status that is older than the last
+            self._metrics.update(self._engine.status())
 
     def on_dead_letter(self, event: Event, handler: EventHandler, error: BaseException) -> None:
         if event.priority == Priority.P0:
