@@ -33,7 +33,7 @@ class StockTrade(NamedTuple):
     at_ask: int
 
 
-class TradedSecond(NamedTuple):
+class StockTrades(NamedTuple):
     """Trades of one second: the indexes of the symbols, in order, and a value for each."""
 
     time: int
@@ -50,14 +50,14 @@ class TradeLog:
 
     def __init__(self, market: StockMarket) -> None:
         self._market = market
-        self._seconds: deque[TradedSecond] = deque(maxlen=_KEPT_SECONDS)
+        self._seconds: deque[StockTrades] = deque(maxlen=_KEPT_SECONDS)
 
     def on_second(self) -> None:
         m = self._market
         at = np.flatnonzero(m.traded)
         if len(at):
             columns = (m.price[at], m.size[at], m.volume[at], m.buy_volume[at], m.at_ask[at])
-            self._seconds.append(TradedSecond(m.time, at, *columns))
+            self._seconds.append(StockTrades(m.time, at, *columns))
 
     def newest(self, index: int) -> Iterator[StockTrade]:
         """Yield the trades of today, newest first."""
