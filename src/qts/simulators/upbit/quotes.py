@@ -19,7 +19,7 @@ MAX_TRADES, MAX_LEVELS, MAX_DAYS_AGO = 500, 30, 7
 _RECENT_SECONDS = 500
 
 
-class UpbitTradedSecond(NamedTuple):
+class TradedSecond(NamedTuple):
     time: int
     traded: Flags
     price: Ints
@@ -31,7 +31,7 @@ class UpbitTradedSecond(NamedTuple):
 class UpbitQuoteApi:
     def __init__(self, market: CoinMarket) -> None:
         self._market = market
-        self.recent: deque[UpbitTradedSecond] = deque(maxlen=_RECENT_SECONDS)
+        self.recent: deque[TradedSecond] = deque(maxlen=_RECENT_SECONDS)
         self.history = MarketHistory(
             market.universe, market.table, market.seed, market.time, COIN_DAYS
         )
@@ -155,7 +155,7 @@ class UpbitQuoteApi:
     def on_second(self) -> None:
         """Record the trades of this second."""
         m = self._market
-        self.recent.append(UpbitTradedSecond(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
+        self.recent.append(TradedSecond(m.time, m.traded, m.price, m.size, m.at_ask, m.base))
         self.history.record(m)
 
     def trade_list(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
