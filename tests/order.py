@@ -6,6 +6,8 @@ that orders time out; beside other tests they are not.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -17,8 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
-    return _WholeRunsTogether(config) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _WholeRunsTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class _WholeRunsTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
