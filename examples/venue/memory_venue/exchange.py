@@ -114,13 +114,21 @@ class Exchange:
             return
         order.met_at = second
         request = order.request
-        book = self.market.book(request.symbol, float(second))
-        sign = request.side.sign
+        offered = list(self._offered(request, float(second)))
+        if request.time_in_force is TimeInForce.FOK and sum(q for _, q in offered) < order.left:
+            return
+        for price, quantity in offered:
+            if order.left:
+                self._fill(order, min(order.left, quantity), price)
+
+    def _offered(self, request: OrderRequest, at: float) -> Iterator[tuple[Decimal, Decimal]]:
+        """Yield price and quantity of the levels that an order may take, the best first."""
+        book, sign = self.market.book(request.symbol, at), request.side.sign
         for level in book.asks if request.side is Side.BUY else book.bids:
             price = Decimal(repr(level.price))
-            if not order.left or (request.price is not None and sign * (price - request.price) > 0):
-                break
-            self._fill(order, min(order.left, Decimal(repr(level.quantity))), price)
+            if request.price is not None and sign * (price - request.price) > 0:
+                return
+            yield price, Decimal(repr(level.quantity))
 
     def _fill(self, order: Order, quantity: Decimal, price: Decimal) -> None:
         request, symbol = order.request, order.request.symbol
@@ -163,4 +171,5 @@ class Exchange:
 
     @staticmethod
     def _may_wait(request: OrderRequest) -> bool:
-        return request.type is OrderType.LIMIT and request.time_in_force is not TimeInForce.IOC
+        at_once = request.time_in_force in (TimeInForce.IOC, TimeInForce.FOK)
+        return request.type is OrderType.LIMIT and not at_once

@@ -108,7 +108,9 @@ class Worker:
     async def kill(self) -> None:
         assert self._process is not None
         if self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            # A forked process starts its session a moment after it was forked.
+            group = os.getpgid(self._process.pid) == self._process.pid
+            (os.killpg if group else os.kill)(self._process.pid, signal.SIGKILL)
             await self._process.wait()
 
     async def stop(self) -> int:
