@@ -5,11 +5,23 @@ from __future__ import annotations
 import asyncio
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
+
+import pytest
 
 from qts.brokers import FeesConfig, PaperConfig, PaperMatchingEngine
-from qts.domain import OrderBook, OrderRequest, OrderType, Side, SystemClock, Tick
+from qts.domain import (
+    BookLevel,
+    ManualClock,
+    OrderBook,
+    OrderRequest,
+    OrderType,
+    Side,
+    SystemClock,
+    Tick,
+)
 from qts.feed import Feed, FeedCallbacks, FeedConfig
-from qts.feed.book_poller import book_interval_s
+from qts.feed.book_poller import BookPoller, book_interval_s
 from qts.simulators import (
     KisSimulator,
     KisSimulatorConfig,
@@ -17,7 +29,14 @@ from qts.simulators import (
     UpbitSimulator,
     UpbitSimulatorConfig,
 )
-from qts.venues import KisConfig, UpbitClient, UpbitConfig, upbit_market_data
+from qts.venues import (
+    KisConfig,
+    QuoteSource,
+    RequestPriority,
+    UpbitClient,
+    UpbitConfig,
+    upbit_market_data,
+)
 from tests.feed.feeds import open_feed, plan_of
 from tests.feed.market import MONDAY_OPEN, Ticks, poller_on, running, write_symbols
 from tests.feed.test_feed import _until
@@ -71,6 +90,23 @@ async def test_books_of_open_orders_are_polled_where_no_stream_delivers_them() -
         before = len(rig.market.books)
         await rig.clock.advance(5.0)
         assert len(rig.market.books) == before
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+async def test_a_book_without_levels_is_not_delivered(levels: int) -> None:
+    """KIS answers so for a symbol that it does not list; a paper order would wait for its levels."""
+    clock, delivered = ManualClock(), list[OrderBook]()
+
+    class Source:
+        async def order_book(self, symbol: str, _priority: RequestPriority) -> OrderBook:
+            return OrderBook(symbol, (BookLevel(100.0, 5.0),) * levels, ())
+
+    poller = BookPoller(cast(QuoteSource, Source()), clock, 1.0, lambda: ["X"], delivered.append)
+    task = asyncio.create_task(poller.run())
+    await clock.advance(3.0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert bool(delivered) == bool(levels)
 
 
 def test_a_slow_key_polls_books_rarely() -> None:

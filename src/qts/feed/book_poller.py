@@ -57,4 +57,6 @@ class BookPoller:
             if due := telemetry.log_every(60.0, "order book"):
                 log.warning("order book not read; retrying", symbol=symbol, error=str(error), **due)
             return
+        if not book.bids and not book.asks:  # no book: a symbol that the venue does not list
+            return
         self._on_book(msgspec.structs.replace(book, at=self._clock.now().timestamp()))
