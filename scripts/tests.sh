@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every Python test in three processes: half of the time, a test waits for what it has started.
+# Run every Python test in four processes: half of the time, a test waits for what it has started.
 # Each process has separate servers and homes, in /dev/shm if it has 4 GB free: tests kill processes,
 # never the machine, so they do not need a disk.
 set -euo pipefail
@@ -13,5 +13,5 @@ if [ "${free_kb:-0}" -gt 4000000 ] && ! grep -q " $memory .*noexec" /proc/mounts
   export PYTEST_DEBUG_TEMPROOT
   trap 'rm -rf "$PYTEST_DEBUG_TEMPROOT"' EXIT
 fi
-"${VENV:-.venv}/bin/pytest" --no-skips --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+"${VENV:-.venv}/bin/pytest" --no-skips --numprocesses 4 --dist loadfile --no-loadscope-reorder \
   --override-ini tmp_path_retention_policy=failed "$@"

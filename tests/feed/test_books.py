@@ -94,7 +94,7 @@ async def test_books_of_open_orders_are_polled_where_no_stream_delivers_them() -
 
 @pytest.mark.parametrize("levels", [0, 1])
 async def test_a_book_without_levels_is_not_delivered(levels: int) -> None:
-    """KIS answers so for a symbol that it does not list; a paper order would wait for its levels."""
+    """KIS answers so for a symbol that it does not list: a paper order would wait for levels."""
     clock, delivered = ManualClock(), list[OrderBook]()
 
     class Source:
