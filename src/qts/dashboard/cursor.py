@@ -1,4 +1,4 @@
-"""Cursors: the position of the last row of a page, as text that a client hands back unread."""
+"""Cursors: the position of the last row of a page, as text that a client sends back as it is."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from qts.domain import Clock
 
 
 class DashboardHandlers:
-    """What requests do, whoever sends them."""
+    """What requests of pages and programs do."""
 
     def __init__(self, sources: DashboardSources, hub: Hub, clock: Clock) -> None:
         self._hub = hub

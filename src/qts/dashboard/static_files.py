@@ -1,7 +1,7 @@
 """Files of the pages, compressed once and cached by browsers under a path that names their content.
 
 The modules import each other by relative paths, so that one version in the path of the first of
-them is in the path of all; a file that changes changes the version, and a browser loads it anew.
+them is in the path of all; a file that changes changes the version, and a browser loads it again.
 """
 
 from __future__ import annotations
