@@ -37,6 +37,7 @@ async def test_jobs_are_listed_and_a_result_is_shown_with_its_curve(
     assert job.result is not None
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.open("backtests")
+        await tab.page.wait_for_selector("main tbody tr:nth-child(2)")
         rows = await tab.page.locator("main tbody tr").all_inner_texts()
         assert ["DONE" in row for row in rows] == [False, True]  # newest first
         assert "no_such_strategy" in rows[0]
