@@ -58,10 +58,11 @@ lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirement
 clean: ## Remove what the targets above created; QTS_HOME is kept
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# As a constraint too: older versions of pip do not apply a pinned package to a requirement with extras.
 %/.packages: | check-python
 	@$(PYTHON) -m venv $*
 	@echo "Installing packages (hashes checked) ..."
-	@$*/bin/pip install --quiet --no-compile --require-hashes --requirement $(filter requirements/%,$^)
+	@$*/bin/pip install --quiet --no-compile --require-hashes $(foreach each,constraint requirement,--$(each) $(filter requirements/%,$^))
 	@$*/bin/python -m compileall -qq -j 0 $*/lib
 	@touch $@
 
