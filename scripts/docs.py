@@ -2,6 +2,7 @@
 
 A link to a missing page, heading or file, and a page that the table in docs/README.md does not
 list, end the build with exit code 1 and one line each. The navigation has the order of the table.
+`page.ko.md` is the Korean translation of `page.md`; the two link each other.
 Neither the build nor the site uses another host.
 """
 
@@ -51,6 +52,10 @@ class Page:
         return self.path.with_name(name)
 
     @property
+    def language(self) -> str:
+        return "ko" if self.path.stem.endswith(".ko") else "en"
+
+    @property
     def title(self) -> str:
         return next(iter(self.headings.values()), self.path.stem)
 
@@ -74,7 +79,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
     options = parser.parse_args()
     pages = read(options.docs)
-    problems = [*broken(options.docs, pages), *unlisted(options.docs, pages)]
+    problems = [
+        *broken(options.docs, pages),
+        *unlisted(options.docs, pages),
+        *unlinked_translations(pages),
+    ]
     for line in problems:
         sys.stderr.write(f"{line}\n")
     if problems:
@@ -191,7 +200,8 @@ def _problem(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str 
         target = target / INDEX if place.is_dir() else target
         if not (docs / target).is_file():
             return "no such file"
-    if parts.fragment and target in pages and parts.fragment not in pages[target].headings:
+    heading = unquote(parts.fragment)
+    if heading and target in pages and heading not in pages[target].headings:
         return "no such heading"
     return None
 
@@ -201,6 +211,19 @@ def unlisted(docs: Path, pages: dict[Path, Page]) -> Iterator[str]:
     for path in pages:
         if path.parent == Path() and path.name != INDEX and path not in listed:
             yield f"docs/{path}: not listed in docs/{INDEX}"
+
+
+def unlinked_translations(pages: dict[Path, Page]) -> Iterator[str]:
+    for page in pages.values():
+        if page.language == "en":
+            continue
+        original = page.path.with_name(page.path.name.replace(".ko.md", ".md"))
+        if original not in pages:
+            yield f"docs/{page.path}: translates docs/{original}, which does not exist"
+            continue
+        for one, other in ((page.path, original), (original, page.path)):
+            if other.name not in pages[one].links:
+                yield f"docs/{one}: has no link to docs/{other}, the same page in another language"
 
 
 def _groups(docs: Path) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -219,6 +242,7 @@ def write(docs: Path, out: Path, pages: dict[Path, Page]) -> None:
     for page in pages.values():
         up = "../" * (len(page.path.parts) - 1)
         text = template.substitute(
+            lang=page.language,
             title=html.escape(page.title),
             up=up,
             nav=_nav(docs, page, up),

@@ -25,6 +25,8 @@ DOCUMENTS = (
     "operations.md",
     "tutorial.md",
     "live.md",
+    "tutorial.ko.md",
+    "live.ko.md",
     "brokers.md",
     "README.md",
     "scale.md",
@@ -33,7 +35,7 @@ DOCUMENTS = (
     "data.md",
 )
 _INLINE = re.compile(r"`(qts [^`]+)`")
-_BLOCK = re.compile(r"```\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SETTING = re.compile(r"`((?:[a-z0-9_]+\.)+[a-z0-9_]+)(?: = [^`]*)?`")
 _LINK = re.compile(r"\]\(([^)#]+)\)")
 
@@ -44,8 +46,8 @@ def text_of(name: str) -> str:
 
 def commands(text: str) -> Iterator[str]:
     yield from _INLINE.findall(text)
-    for block in _BLOCK.findall(text):
-        for line in block.splitlines():
+    for language, block in _BLOCK.findall(text):
+        for line in block.splitlines() if not language else ():
             words = line.strip()
             if re.match(r"(?:[A-Z_]+=\S+ )*qts ", words):
                 yield words[words.index("qts ") :]
@@ -69,6 +71,13 @@ def test_every_command_of_a_document_exists(name: str) -> None:
     lines = list(commands(text_of(name)))
     assert lines or name in ("README.md", "scale.md")
     assert {line: why for line in lines if (why := wrong(line))} == {}
+
+
+@pytest.mark.parametrize("name", ["live", "tutorial"])
+def test_a_translation_has_every_command_and_setting_of_its_original(name: str) -> None:
+    original, korean = text_of(f"{name}.md"), text_of(f"{name}.ko.md")
+    assert sorted(set(commands(original)) - set(commands(korean))) == []
+    assert sorted(set(_SETTING.findall(original)) - set(_SETTING.findall(korean))) == []
 
 
 # A command in a sentence; names of locks, formats and ids, and Python imports look the same.
@@ -115,6 +124,8 @@ def test_every_alert_that_names_a_command_names_one_that_exists() -> None:
 
 def test_a_command_that_is_none_would_be_seen() -> None:
     assert wrong("qts fly") == "fly is no command"
+    after_settings = "```toml\na = 1\n```\n\n```\nqts fly\n```\n"
+    assert list(commands(after_settings)) == ["qts fly"]
     assert wrong("qts run --faster") == "--faster is no option"
     assert wrong("qts orders list --state UNKNOWN") is None
     assert no_such_command("see qts events status, then qts kill on") == ["qts events status"]
@@ -151,8 +162,9 @@ def test_the_alerts_are_those_of_the_table() -> None:
     assert shown.partition("\n<!-- end of alerts -->")[0] == alert_table()
 
 
-def test_the_strategy_of_the_tutorial_runs(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", text_of("tutorial.md"), re.DOTALL)
+@pytest.mark.parametrize("name", ["tutorial.md", "tutorial.ko.md"])
+def test_the_strategy_of_the_tutorial_runs(tmp_path: Path, name: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", text_of(name), re.DOTALL)
     file = tmp_path / "mine.py"
     file.write_text(code)
     command = typer.main.get_command(app)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_every_address_of_a_page_is_there_and_none_is_elsewhere(site: Path) -> N
             target = page.parent / path if path else page
             assert target.is_file(), f"{page.name}: {address}"
             if fragment and not path:
-                assert fragment in names, f"{page.name}: {address}"
+                assert unquote(fragment) in names, f"{page.name}: {address}"
     assert "http" not in (site / "site.css").read_text() + (site / "site.js").read_text()
 
 
@@ -96,6 +97,42 @@ def test_a_link_to_nothing_fails_the_build(draft: Path, line: str, why: str) -> 
     assert stderr.startswith("docs/risk.md: ")
     assert why in stderr
     assert not (draft.parent / "site").exists()
+
+
+def test_a_korean_page_is_marked_as_korean_and_found_by_korean_words(site: Path) -> None:
+    assert '<html lang="en">' in (site / "live.html").read_text("utf-8")
+    text = (site / "live.ko.html").read_text("utf-8")
+    assert '<html lang="ko">' in text
+    assert '<a href="live.html">English</a>' in text
+    assert '<a href="live.ko.html" aria-current="page">' in text  # in the navigation
+    words = (site / "words.js").read_text("utf-8")
+    sections = json.loads(words.removeprefix("const SECTIONS = ").rstrip(";\n"))
+    found = {each["at"].partition("#")[0] for each in sections if "킬 스위치" in each["text"]}
+    assert {"live.ko.html", "tutorial.ko.html"} <= found
+
+
+def test_a_link_to_a_korean_heading_works(draft: Path) -> None:
+    page = draft / "risk.md"
+    link = "[변동성 돌파](tutorial.ko.md#6-변동성-돌파)"
+    page.write_text(f"{page.read_text('utf-8')}\n{link}\n", "utf-8")
+    assert build(draft, draft.parent / "site")[0] == 0
+
+
+def test_a_translation_without_its_link_or_its_original_fails_the_build(draft: Path) -> None:
+    page, index = draft / "live.md", draft / "README.md"
+    page.write_text(page.read_text("utf-8").replace("[한국어](live.ko.md)", ""), "utf-8")
+    (draft / "lost.ko.md").write_text("# 길 잃은 문서\n", "utf-8")
+    row = "| read in Korean (한국어) | [lost](lost.ko.md), "
+    listed = index.read_text("utf-8").replace("| read in Korean (한국어) | ", row)
+    index.write_text(listed, "utf-8")
+    code, stderr = build(draft, draft.parent / "site")
+    assert (code, stderr.splitlines()) == (
+        1,
+        [
+            "docs/live.md: has no link to docs/live.ko.md, the same page in another language",
+            "docs/lost.ko.md: translates docs/lost.md, which does not exist",
+        ],
+    )
 
 
 def test_a_document_that_is_not_listed_fails_the_build(draft: Path) -> None:
