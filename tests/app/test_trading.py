@@ -205,8 +205,12 @@ async def test_a_manual_degradation_level_is_applied_and_ends(
     before = trading.began - timedelta(seconds=1)  # a command that an earlier run did not take
     await request_level(database, trading.accounts[0].key, DegradationLevel.CRITICAL_ONLY, before)
     await request_level(database, trading.accounts[0].key, paused, now)
+
+    async def is_alerted() -> bool:
+        return any("LEVEL_2" in alert.text for alert in trading.alerts.all())
+
     await until(lambda: is_at(paused), PATIENCE_S)
-    assert any("LEVEL_2" in alert.text for alert in trading.alerts.all())
+    await until(is_alerted, PATIENCE_S)  # the level is set before its alert is listed
     cycles = len(trading.accounts[0].pipeline.cycles)
     await request_level(database, trading.accounts[0].key, None, now)
     await until(lambda: is_at(DegradationLevel.NORMAL), PATIENCE_S)
