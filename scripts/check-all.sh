@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Check types and run every test. The C++ tests, with sanitizers, are built and run beside mypy and the Python tests,
-# with a low priority: tests of whole runs wait for answers, compilers do not.
+# Check types and run every test. The C++ tests, with sanitizers, run beside mypy and the Python tests; they are built
+# with a low priority: tests wait for answers, compilers do not.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
-nice -n 15 scripts/native-tests.sh thread address >build/native-tests.log 2>&1 &
+BUILD_NICE=15 scripts/native-tests.sh thread address >build/native-tests.log 2>&1 &
 native=$!
 "${VENV:-.venv}/bin/mypy" && scripts/tests.sh
 python=$?

@@ -12,7 +12,7 @@ for flavour in "$@"; do
   cmake -S native -B "$directory" -G Ninja -DQTS_TESTS=ON -DQTS_SANITIZE="$sanitize" \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 >"$directory.log" 2>&1 ||
     { cat "$directory.log"; exit 1; }
-  cmake --build "$directory" >"$directory.log" 2>&1 || { cat "$directory.log"; exit 1; }
+  nice -n "${BUILD_NICE:-0}" cmake --build "$directory" >"$directory.log" 2>&1 || { cat "$directory.log"; exit 1; }
   echo "C++ tests ($flavour):"
   "$directory/qts_tests"
 done

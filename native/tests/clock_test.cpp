@@ -1,5 +1,6 @@
 #include "qts/clock.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -36,10 +37,10 @@ TEST(clock_never_goes_back_between_threads) {
 
 // A tick converted to ns lies between two readings of CLOCK_MONOTONIC, within the error of calibration.
 TEST(clock_agrees_with_clock_monotonic) {
-  qts::refine_scale();
-  const qts::TickScale scale = qts::tick_scale();
   std::int64_t best = INT64_MAX;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 2'000 && best > 5'000; ++i) {
+    if (i % 200 == 0) qts::refine_scale();
+    const qts::TickScale scale = qts::tick_scale();
     const std::uint64_t before = qts::monotonic_ns();
     const std::uint64_t ours = scale.to_ns(qts::ticks());
     const std::uint64_t after = qts::monotonic_ns();
@@ -48,11 +49,17 @@ TEST(clock_agrees_with_clock_monotonic) {
   CHECK_LE(best, 5'000);
 }
 
+// The best of ten calibrations: a thread that loses its core between two readings measures the wait, not the clock.
 TEST(clock_rate_stays_within_a_hundred_parts_per_million) {
-  const qts::TickScale short_one = qts::TickScale::calibrate(15'000'000);
-  const qts::TickScale longer = qts::TickScale::calibrate(60'000'000);
-  CHECK_LE(std::abs(short_one.ticks_per_ns() / longer.ticks_per_ns() - 1), 100e-6);
-  CHECK_LE(std::abs(short_one.refined().ticks_per_ns() / longer.ticks_per_ns() - 1), 100e-6);
+  double rate = 1, refined = 1;
+  for (int i = 0; i < 10 && std::max(rate, refined) > 100e-6; ++i) {
+    const qts::TickScale short_one = qts::TickScale::calibrate(15'000'000);
+    const qts::TickScale longer = qts::TickScale::calibrate(60'000'000);
+    rate = std::abs(short_one.ticks_per_ns() / longer.ticks_per_ns() - 1);
+    refined = std::abs(short_one.refined().ticks_per_ns() / longer.ticks_per_ns() - 1);
+  }
+  CHECK_LE(rate, 100e-6);
+  CHECK_LE(refined, 100e-6);
 }
 
 TEST(clock_conversions_are_inverse) {

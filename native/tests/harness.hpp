@@ -50,7 +50,8 @@ void compare(Op op, const char* text, const A& a, const B& b, const char* file, 
 }
 
 inline int run(const std::string& part) {
-  int passed = 0, failed = 0;
+  int passed = 0;
+  std::vector<const char*> failed;
   for (const Test& test : tests()) {
     if (std::string(test.name).find(part) == std::string::npos) continue;
     std::printf("%s\n", test.name);
@@ -62,10 +63,14 @@ inline int run(const std::string& part) {
       ++failures;
       std::printf("  thrown: %s\n", error.what());
     }
-    ++(failures == 0 ? passed : failed);
+    if (failures == 0)
+      ++passed;
+    else
+      failed.push_back(test.name);
   }
-  std::printf("%d passed, %d failed\n", passed, failed);
-  return failed != 0 || passed == 0 ? 1 : 0;
+  std::printf("%d passed, %zu failed\n", passed, failed.size());
+  for (const char* name : failed) std::printf("failed: %s\n", name);
+  return !failed.empty() || passed == 0 ? 1 : 0;
 }
 
 }  // namespace harness

@@ -70,7 +70,7 @@ class Rig {
   }
   ~Rig() {
     router->halt();
-    CHECK(router->join(5s));
+    CHECK(router->join(60s));
   }
 
   void start() { Router::start(router); }
@@ -79,7 +79,7 @@ class Rig {
     return until([this] { return router->drained(); });
   }
   template <class Condition>
-  static bool until(Condition&& condition, std::chrono::seconds limit = 30s) {
+  static bool until(Condition&& condition, std::chrono::seconds limit = 120s) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (!condition()) {
       if (std::chrono::steady_clock::now() > end) return false;
@@ -89,7 +89,7 @@ class Rig {
   }
   void end() {
     router->halt();
-    CHECK(router->join(5s));
+    CHECK(router->join(60s));
   }
   std::uint64_t all() const { return shape_.messages * shape_.producers; }
 
