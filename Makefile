@@ -63,7 +63,7 @@ clean: ## Remove what the targets above created; QTS_HOME is kept
 	@$(PYTHON) -m venv $*
 	@echo "Installing packages (hashes checked) ..."
 	@$*/bin/pip install --quiet --no-compile --require-hashes $(foreach each,constraint requirement,--$(each) $(filter requirements/%,$^))
-	@$*/bin/python -m compileall -qq -j 0 $*/lib
+	@$*/bin/python -m compileall -qq -j 0 -x '/tests/' $*/lib
 	@touch $@
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)

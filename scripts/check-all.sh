@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Check types and run every test. The C++ tests, with sanitizers, run beside mypy and the Python tests; they are built
-# with a low priority: tests wait for answers, compilers do not.
+# Check types and run every test. The types, and the C++ tests with sanitizers, are checked beside the Python tests,
+# with a low priority where nothing waits for an answer.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
+nice -n 15 "${VENV:-.venv}/bin/mypy" >build/mypy.log 2>&1 &
+types=$!
 BUILD_NICE=15 scripts/native-tests.sh thread address >build/native-tests.log 2>&1 &
 native=$!
-"${VENV:-.venv}/bin/mypy" && scripts/tests.sh
-python=$?
+scripts/tests.sh
+result=$?
+wait "$types" || result=1
+cat build/mypy.log
 if wait "$native"; then
-  grep -E "^C\+\+ tests|passed" build/native-tests.log
+  grep -E "^C\+\+ tests|passed, " build/native-tests.log
 else
   cat build/native-tests.log
-  exit 1
+  result=1
 fi
-exit "$python"
+exit "$result"

@@ -38,6 +38,7 @@ ATTEMPTS = "SELECT count(*) FROM order_attempt WHERE symbol = $1"
 CODES = "SELECT code FROM safety_log"
 
 
+@pytest.mark.soak
 async def test_a_running_qts_guards_what_another_process_adopts(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with simulated_account("upbit", MARKET) as venue:

@@ -31,6 +31,7 @@ def count(run: Run, query: str) -> int:
     return len(run.query(query))
 
 
+@pytest.mark.soak
 def test_brackets_close_positions_of_this_run_and_of_a_killed_one(tmp_path: Path) -> None:
     home = tmp_path.resolve() / "home"
     with running(home, **SETTINGS) as run:

@@ -129,7 +129,7 @@ TRADING = {
 @pytest.mark.parametrize(
     "day",
     [
-        Day("upbit", 0.2, 200.0),
+        pytest.param(Day("upbit", 0.2, 200.0), marks=SOAK),
         pytest.param(STOCKS, marks=SOAK),
         pytest.param(COINS, marks=SOAK),
     ],

@@ -42,6 +42,7 @@ def simulator_says(home: Path) -> dict[str, Any]:
     return stats
 
 
+@pytest.mark.soak  # test_two_venues.py trades there as well
 def test_a_run_on_upbit_trades_on_paper_and_its_books_are_the_venues(home: Path) -> None:
     journals = home.parent / "journals"
     with running(home, **UPBIT, QTS_PIPELINE__JOURNAL=str(journals)) as run:

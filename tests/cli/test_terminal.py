@@ -76,7 +76,7 @@ def test_lines_are_not_held_where_there_is_no_terminal(tmp_path: Path) -> None:
     assert lines[1] == "table"
 
 
-@pytest.mark.parametrize("log_format", ["auto", "json"])
+@pytest.mark.parametrize("log_format", ["json", pytest.param("auto", marks=pytest.mark.soak)])
 def test_the_table_of_a_run_comes_first(log_format: str, tmp_path: Path) -> None:
     code, output = on_terminal(
         *("-m", "qts", "run", "--duration", "1s"),

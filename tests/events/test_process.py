@@ -363,7 +363,7 @@ def test_sys_exit_on_any_thread_of_the_process_kills_one_event(
     assert {line[0] for line in isolated.lines(trace)} == set(words)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_kill_9_during_a_flood_loses_nothing_and_does_not_delay_p0(
     make_engine: MakeEngine, trace: Path, seed: int
 ) -> None:

@@ -31,6 +31,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["/bin/umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.soak
 def test_a_run_trades_on_while_the_disk_is_too_full_to_record(tmp_path: Path) -> None:
     """A floor above what is free stands in for the full disk."""
     floor_mb = shutil.disk_usage(tmp_path).free // 10**6 + 10_000

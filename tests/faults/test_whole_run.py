@@ -28,7 +28,7 @@ FORBIDDEN = {"FS043", "FS070", "FS104", "FS110", "FS112"}
         pytest.param(LONG, marks=(pytest.mark.soak, pytest.mark.timeout(2400))),
     ],
 )
-@pytest.mark.parametrize("name", ["kis", "upbit"])
+@pytest.mark.parametrize("name", ["kis", pytest.param("upbit", marks=pytest.mark.soak)])
 async def test_no_order_is_lost_or_doubled_by_faults(
     name: str, faults: int, tmp_path: Path
 ) -> None:

@@ -207,6 +207,7 @@ def test_three_years_of_fifty_symbols_survive_sigkill(tmp_path: Path, simulate: 
     download_with_kills(tmp_path, simulator, kis_arguments(symbols), kills=6, pages=60)
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_a_download_that_the_next_one_continues(tmp_path: Path, simulate: Any) -> None:
     simulator, arguments = simulate("upbit", *SMALL), upbit_arguments(2)
     process = start(tmp_path, simulator.url, *arguments)

@@ -105,6 +105,7 @@ def log_of(folder: Path) -> str:
     return (folder / "qts.log").read_text()
 
 
+@pytest.mark.soak
 async def test_a_run_reports_that_it_may_trade(receiver: Receiver, tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
