@@ -3,6 +3,8 @@
 A link to a missing page, heading or file, and a page that the table in docs/README.md does not
 list, end the build with exit code 1 and one line each. The navigation has the order of the table.
 `page.ko.md` is the Korean translation of `page.md`; the two link each other.
+The first page is written from README.md, the reference from the docstrings of the public names; one
+of them without a docstring ends the build, too.
 Neither the build nor the site uses another host.
 """
 
@@ -21,6 +23,7 @@ from pathlib import Path
 from string import Template
 from urllib.parse import unquote, urlsplit
 
+from docs_reference import PACKAGES, TITLE, Reference, path_of
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from pygments import highlight
@@ -33,6 +36,7 @@ INDEX = "README.md"
 _CODE_STYLES = {"light": "default", "dark": "github-dark"}
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
 _NAMED = re.compile(r"docs/([\w./-]+\.md)")  # a page named in inline code
+_FENCE = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
 _ROW = re.compile(r"^\| (?!if you want)([^|]+) \| (.+) \|$", re.MULTILINE)
 
 
@@ -68,7 +72,7 @@ class Page:
                 place = self.out.as_posix() + (f"#{name}" if found else "")
                 heading = self.headings[name]
                 found.append({"title": self.title, "heading": heading, "at": place, "text": ""})
-            elif found and token.type in ("inline", "fence"):
+            elif found and token.type in ("inline", "fence", "html_block"):
                 found[-1]["text"] += _text(token) + " "
         return found
 
@@ -77,9 +81,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site")
+    parser.add_argument("--source", type=Path, default=ROOT / "src")
     options = parser.parse_args()
-    pages = read(options.docs)
+    reference = Reference(options.source)
+    pages = read(options.docs, reference.pages)
     problems = [
+        *reference.problems,
         *broken(options.docs, pages),
         *unlisted(options.docs, pages),
         *unlinked_translations(pages),
@@ -96,13 +103,35 @@ def main() -> int:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read(docs: Path) -> dict[Path, Page]:
-    found = sorted(path for path in docs.rglob("*.md"))
-    return {path.relative_to(docs): _page(docs, path.relative_to(docs)) for path in found}
+def read(docs: Path, reference: dict[Path, str]) -> dict[Path, Page]:
+    files = sorted(path for path in docs.rglob("*.md") if path.parent != docs / "site")
+    texts = {path.relative_to(docs): path.read_text("utf-8") for path in files} | reference
+    texts[Path(INDEX)] = _landing(docs, texts[Path(INDEX)])
+    return {path: _page(path, text) for path, text in texts.items()}
 
 
-def _page(docs: Path, path: Path) -> Page:
-    tokens = _markdown().parse((docs / path).read_text("utf-8"))
+def _landing(docs: Path, index: str) -> str:
+    """Return the first page: parts of README.md, then the table of the pages."""
+    readme = (ROOT / "README.md").read_text("utf-8").replace("](docs/", "](")
+    begin, *rest = re.split(r"^## ", readme, flags=re.MULTILINE)
+    sections = {text.partition("\n")[0]: text.partition("\n")[2].strip() for text in rest}
+    _, tagline, about, key, *_ = begin.split("\n\n")
+    need, _, _ = sections["Quick start"].partition("\n\n")
+    strategy = sections["A first strategy"]
+    *_, last = _FENCE.finditer(strategy)
+    after, _, _ = strategy[last.end() :].strip().partition("\n\n")
+    return Template((docs / "site" / "landing.md").read_text("utf-8")).substitute(
+        tagline=tagline,
+        about=f"{about}\n\n{key}",
+        need=need,
+        install=_FENCE.findall(sections["Quick start"] + "\n")[0],
+        strategy=f"{strategy[: last.end()]}\n{after}",
+        pages=index.partition("\n")[2].strip(),
+    )
+
+
+def _page(path: Path, text: str) -> Page:
+    tokens = _markdown().parse(text)
     page = Page(path, tokens)
     for token, inside in pairwise(tokens):
         if token.type == "heading_open":
@@ -145,6 +174,8 @@ def _text(token: Token) -> str:
     """Return the text of a paragraph or a block without its markup; links keep their names."""
     if token.type == "fence":
         return token.content
+    if token.type == "html_block":
+        return html.unescape(re.sub(r"<[^>]*>", " ", token.content))
     breaks = ("softbreak", "hardbreak")
     return "".join(
         " " if child.type in breaks else re.sub(r"<[^>]*>", "", child.content)
@@ -198,7 +229,7 @@ def _problem(docs: Path, pages: dict[Path, Page], page: Page, link: str) -> str 
             return "points out of docs/; name the file in the text instead"
         target = place.relative_to(docs.resolve())
         target = target / INDEX if place.is_dir() else target
-        if not (docs / target).is_file():
+        if target not in pages and not (docs / target).is_file():
             return "no such file"
     heading = unquote(parts.fragment)
     if heading and target in pages and heading not in pages[target].headings:
@@ -227,9 +258,10 @@ def unlinked_translations(pages: dict[Path, Page]) -> Iterator[str]:
 
 
 def _groups(docs: Path) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the rows of the table in docs/README.md: a purpose, and its pages."""
+    """Return purposes with their pages: rows of the table in docs/README.md, and the reference."""
     text = (docs / INDEX).read_text("utf-8")
-    return [(purpose, _LINK.findall(links)) for purpose, links in _ROW.findall(text)]
+    rows = [(purpose, _LINK.findall(links)) for purpose, links in _ROW.findall(text)]
+    return [*rows, (TITLE, [(package, path_of(package).as_posix()) for package in PACKAGES])]
 
 
 # --- writing --------------------------------------------------------------------------------------

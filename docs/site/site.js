@@ -9,14 +9,14 @@ const count = (text, part) => text.split(part).length - 1;
 
 // A section fits when it has every word, somewhere in its page's title, its heading or its text. The phrase as it was
 // typed counts most, in a heading before the text, and in the same letters before others: UNKNOWN is a state.
-// Decisions say why, so that the pages that say how come first; pages in the language of the query or of the page that is
+// Decisions say why and the reference names names, so that the pages that say how come first; pages in the language of the query or of the page that is
 // read come before their translations.
 function score({ title, heading, at, text }, query) {
   const [phrase, head, body] = [plain(query), plain(heading), plain(text)];
   const words = phrase.split(" ");
   if (!words.every((word) => `${plain(title)} ${head} ${body}`.includes(word))) return 0;
   const korean = document.documentElement.lang === "ko" || /[가-힣]/.test(query);
-  return Math.max(1, 1 - (at.startsWith("decisions/") ? 10 : 0) + (at.includes(".ko.html") === korean ? 50 : 0)
+  return Math.max(1, 1 - (/^(decisions|reference)\//.test(at) ? 10 : 0) + (at.includes(".ko.html") === korean ? 50 : 0)
     + (head === phrase ? 60 : 0) + (head.includes(phrase) ? 40 : 0) + (heading.includes(query.trim()) ? 30 : 0)
     + (plain(title).includes(phrase) ? 8 : 0) + 3 * words.filter((word) => head.includes(word)).length
     + 2 * Math.min(5, count(body, phrase)) + Math.min(5, count(text, query.trim())));
@@ -63,6 +63,7 @@ document.addEventListener("keydown", (event) => {
 
 for (const block of document.querySelectorAll("main pre")) {
   block.tabIndex = 0; // it scrolls
+  if (block.matches(".signature")) continue;
   const button = node("button", { type: "button", className: "copy", textContent: "Copy" });
   button.addEventListener("click", async () => {
     try {

@@ -85,14 +85,17 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     # --- reading -------------------------------------------------------------------------------
 
     def status(self) -> StatusPage:
+        """Return the state of the run, with the sentence that says whether it trades."""
         return self.get("/status", StatusPage)
 
     def positions(self) -> PositionsPage:
+        """Return the positions of the ledger, with prices while a run reports."""
         return self.get("/positions", PositionsPage)
 
     def orders(self, **params: Any) -> OrdersPage:
@@ -108,6 +111,7 @@ class Client:
             cursor = page.next_cursor
 
     def order(self, intent_id: UUID | str) -> OrderPage:
+        """Return one order from its signal to its last fill."""
         return self.get(f"/orders/{quote(str(intent_id), safe='')}", OrderPage)
 
     def fills(self, **params: Any) -> FillsPage:
@@ -123,18 +127,23 @@ class Client:
             cursor = page.next_cursor
 
     def strategies(self) -> StrategiesPage:
+        """Return the strategies of the run."""
         return self.get("/strategies", StrategiesPage)
 
     def equity(self, span: str = "1d") -> EquityPage:
+        """Return the equity curve of a span: 1d, 1w, 1m or all."""
         return self.get("/equity", EquityPage, {"span": span})
 
     def alerts(self, *, acknowledged: bool = False, limit: int = 100) -> AlertsPage:
+        """Return the alerts that are open, or also the acknowledged ones."""
         return self.get("/alerts", AlertsPage, {"acknowledged": acknowledged, "limit": limit})
 
     def risk(self) -> RiskPage:
+        """Return the fail-safe, the switches, the limits and the refusals."""
         return self.get("/risk", RiskPage)
 
     def outbox(self) -> OutboxPage:
+        """Return the depths of the outbox and its dead events."""
         return self.get("/outbox", OutboxPage)
 
     def dead_letters(self, **params: Any) -> DeadLettersPage:
@@ -160,9 +169,11 @@ class Client:
         return self.act("kill", enabled=False, strategy=strategy, reason=reason)
 
     def allow_trading(self, reason: str, strategy: str | None = None) -> ActionResult:
+        """Turn the kill switch off, of the account or of one strategy."""
         return self.act("kill", enabled=True, strategy=strategy, reason=reason)
 
     def release_fail_safe(self, reason: str) -> ActionResult:
+        """Release the fail-safe, which needs the role admin."""
         return self.act("release", reason=reason)
 
     def place(
@@ -197,6 +208,7 @@ class Client:
         return self.act("flatten", key, reason=reason)
 
     def cancel(self, intent_id: UUID | str, reason: str) -> ActionResult:
+        """Cancel what is left of an order."""
         return self.act("cancel", intent_id=str(intent_id), reason=reason)
 
     def acknowledge(self, reason: str, ids: list[int] | None = None) -> ActionResult:
@@ -204,6 +216,7 @@ class Client:
         return self.act("acknowledge", ids=ids, reason=reason)
 
     def set_params(self, strategy: str, params: Mapping[str, Any], reason: str) -> ActionResult:
+        """Set parameters of a running strategy."""
         return self.act("params", strategy=strategy, params=params, reason=reason)
 
     def act(self, action: str, key: str | None = None, /, **fields: Any) -> ActionResult:

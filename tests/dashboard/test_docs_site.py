@@ -41,6 +41,8 @@ async def page(pages: Path, browser: Any) -> AsyncIterator[Any]:
         ("UNKNOWN", "operations.html#an-unknown-order"),
         ("unknown outcome", "life-of-an-order.html#resolving-an-unknown-outcome"),
         ("backup restore", "operations.html#backup-and-restore"),
+        ("Strategy.on_tick", "reference/qts.html#strategyon_tick"),
+        ("stop_trading", "reference/qts.client.html#clientstop_trading"),
     ],
 )
 async def test_the_search_finds_the_right_section_first(page: Any, query: str, place: str) -> None:
@@ -69,9 +71,29 @@ async def test_code_is_copied(page: Any, pages: Path) -> None:
     assert copied == await block.locator("code").text_content()
 
 
+async def test_the_first_page_begins_with_what_qts_is(page: Any) -> None:
+    await page.set_viewport_size({"width": 1440, "height": 1000})
+    picture = page.locator('main img[src="images/dashboard.png"]')
+    assert await picture.evaluate("each => each.complete && each.naturalWidth > 0")
+    places = [page.locator(each).first for each in (".lead", "main img", "main .code")]
+    tops = [(await each.bounding_box())["y"] for each in places]
+    assert tops == sorted(tops)
+    assert tops[1] < 1000  # the picture begins on the first screen
+    await page.click("main a:has(img)")
+    await page.wait_for_url("**/dashboard.html")
+
+
+async def test_the_reference_leads_from_type_to_type(page: Any, pages: Path) -> None:
+    await page.goto(f"file://{pages}/reference/qts.html#strategyon_tick")
+    assert await page.locator("main .code .signature").count() == 0  # nothing to copy
+    await page.click("#strategyon_tick + .signature a[href$='#view']")
+    await page.wait_for_url("**/reference/qts.html#view")
+    assert await page.locator("#view").is_visible()
+
+
 async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
-    for name in ("index", "dashboard", "risk"):
+    for name in ("reference/qts", "reference/qts.testing", "index", "dashboard", "risk"):
         await page.goto(f"file://{pages}/{name}.html")
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, name
     assert await page.locator("main h1").bounding_box() is not None
@@ -91,7 +113,8 @@ async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> N
 async def test_pages_break_no_rule(page: Any, pages: Path, scheme: str, tmp_path: Path) -> None:
     await page.emulate_media(color_scheme=scheme)
     await page.add_init_script(AXE.read_text("utf-8"))
-    for name in ("index", "tutorial", "risk"):
+    for name in ("index", "tutorial", "risk", "reference/qts"):
         await page.goto(f"file://{pages}/{name}.html")
         assert await problems(BrowserTab(page, "file://x/")) == [], name
-        await page.screenshot(path=shots(tmp_path) / f"docs-{name}-{scheme}.png")
+        shot = f"docs-{name.replace('/', '-')}-{scheme}.png"
+        await page.screenshot(path=shots(tmp_path) / shot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -11,15 +12,23 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import typer
+
+import qts
+import qts.testing
+from qts.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _ADDRESS = re.compile(r'(?:href|src)="([^"]+)"')
 
 
-def build(docs: Path, out: Path) -> tuple[int, str]:
+REFERENCE = ("qts", "qts.client", "qts.testing")
+
+
+def build(docs: Path, out: Path, *more: str) -> tuple[int, str]:
     script = ROOT / "scripts" / "docs.py"
-    command = [sys.executable, str(script), "--docs", str(docs), "--out", str(out)]
+    command = [sys.executable, str(script), "--docs", str(docs), "--out", str(out), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stdout + done.stderr
 
@@ -38,21 +47,24 @@ def draft(tmp_path: Path) -> Path:
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    expected = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
+    files = [path.relative_to(DOCS) for path in DOCS.rglob("*.md")]
+    expected = {path.with_suffix(".html") for path in files if path.parent != Path("site")}
     renamed = {path.with_name(path.name.replace("README", "index")) for path in expected}
-    assert renamed == {path.relative_to(site) for path in site.rglob("*.html")}
+    assert renamed | {Path("reference") / f"{name}.html" for name in REFERENCE} == {
+        path.relative_to(site) for path in site.rglob("*.html")
+    }
 
 
 def test_every_address_of_a_page_is_there_and_none_is_elsewhere(site: Path) -> None:
-    for page in site.rglob("*.html"):
-        text = page.read_text("utf-8")
-        names = set(re.findall(r' id="([^"]+)"', text))
+    texts = {page.resolve(): page.read_text("utf-8") for page in site.rglob("*.html")}
+    names = {page: set(re.findall(r' id="([^"]+)"', text)) for page, text in texts.items()}
+    for page, text in texts.items():
         for address in _ADDRESS.findall(text):
             path, _, fragment = address.partition("#")
-            target = page.parent / path if path else page
+            target = (page.parent / path).resolve() if path else page
             assert target.is_file(), f"{page.name}: {address}"
-            if fragment and not path:
-                assert unquote(fragment) in names, f"{page.name}: {address}"
+            if fragment:
+                assert unquote(fragment) in names[target], f"{page.name}: {address}"
     assert "http" not in (site / "site.css").read_text() + (site / "site.js").read_text()
 
 
@@ -139,3 +151,83 @@ def test_a_document_that_is_not_listed_fails_the_build(draft: Path) -> None:
     (draft / "lost.md").write_text("# Lost\n")
     code, stderr = build(draft, draft.parent / "site")
     assert (code, stderr) == (1, "docs/lost.md: not listed in docs/README.md\n")
+
+
+def readme_section(name: str) -> str:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    return readme.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def code_of(page: Path) -> list[str]:
+    """Return the blocks of code of a page as text."""
+    blocks = re.findall(r"<pre><code[^>]*>(.*?)</code></pre>", page.read_text("utf-8"), re.DOTALL)
+    return [html.unescape(re.sub(r"<[^>]*>", "", block)) for block in blocks]
+
+
+def test_the_first_page_has_the_commands_and_the_strategy_of_the_readme(site: Path) -> None:
+    text = (site / "index.html").read_text("utf-8")
+    assert '<img src="images/dashboard.png"' in text
+    fence = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    install = fence.findall(readme_section("Quick start"))[0]
+    assert len(install.splitlines()) == 2
+    strategy = fence.findall(readme_section("A first strategy"))
+    assert code_of(site / "index.html") == [install, *strategy]
+
+
+def test_the_strategy_of_the_first_page_runs(site: Path, tmp_path: Path) -> None:
+    _, strategy, commands = code_of(site / "index.html")
+    file, report = tmp_path / "mine.py", tmp_path / "report.json"
+    file.write_text(strategy)
+    (line,) = re.findall(r"^\$ qts (backtest mine\.py:\w+ .*)$", commands, re.MULTILINE)
+    words = line.replace("mine.py", str(file)).replace("200", "20").replace("3600", "600").split()
+    command = typer.main.get_command(app)
+    command.main([*words, "--json", str(report)], prog_name="qts", standalone_mode=False)
+    assert json.loads(report.read_text())["strategy"] == "dip"
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    for package, names in (
+        ("qts", set(vars(qts)["__all__"]) - {"__version__"}),
+        ("qts.client", {"Client", "RequestError", "StatusPage"}),
+        ("qts.testing", set(vars(qts.testing)["__all__"])),
+    ):
+        text = (site / "reference" / f"{package}.html").read_text("utf-8")
+        shown = {*re.findall(r'<h2 id="[^"]+"><code>(\w+)</code></h2>', text)}
+        assert names <= shown, package
+        assert package == "qts.client" or names == shown
+
+
+def test_an_entry_has_its_signature_and_links_to_its_types(site: Path) -> None:
+    text = (site / "reference" / "qts.html").read_text("utf-8")
+    _, _, on_tick = text.partition('<h3 id="strategyon_tick">')
+    tick, view = (f'<a href="qts.html#{name.lower()}">{name}</a>' for name in ("Tick", "View"))
+    assert (
+        f"def on_tick(tick: {tick}, view: {view}) -&gt; Iterable[Instruction]</code></pre>\n"
+        "<p>Handle a tick of one of its symbols.</p>"
+    ) in on_tick[:400]
+    assert ">traded since the previous tick of the symbol</td>" in text  # the comment of a field
+    assert ">interval of the timer, above 0</td>" in text  # of an Annotated one
+    assert "class StepStrategy(params: P)  # a " in text
+    suites = (site / "reference" / "qts.testing.html").read_text("utf-8")
+    assert "<li>partial fills add up</li>" in suites
+    assert "<li><code>venue</code>: The venue under test.</li>" in suites
+
+
+def test_a_public_name_without_a_docstring_fails_the_build(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.js")
+    source = Path(shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored))
+    file = source / "qts" / "strategies" / "strategy.py"
+    changed = file.read_text("utf-8").replace('"""Read-only snapshot of the portfolio."""', "")
+    changed = changed.replace('"""Handle a tick of one of its symbols."""', "")
+    file.write_text(changed, "utf-8")
+    code, stderr = build(DOCS, tmp_path / "site", "--source", str(source))
+    missing = (
+        "step.py: StepStrategy.on_tick",
+        "strategy.py: Strategy.on_tick",
+        "strategy.py: View",
+    )
+    assert (code, stderr.splitlines()) == (
+        1,
+        [f"src/qts/strategies/{each} has no docstring; the reference shows it" for each in missing],
+    )
+    assert not (tmp_path / "site").exists()

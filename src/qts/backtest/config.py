@@ -20,6 +20,8 @@ LATENCY_MS = 1.0  # no fill on the event that the order was decided on
 
 
 class BacktestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a backtest: account, limits, stops, fill model and costs."""
+
     cash: Annotated[Decimal, Meta(description="initial cash in won")] = Decimal(100_000_000)
     limits: Annotated[RiskLimitsConfig, Meta(description="limits of the pre-trade gate")] = (
         RiskLimitsConfig()

@@ -49,6 +49,8 @@ class DataInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures, trades, orders and fills of a backtest, with the settings and data behind them."""
+
     strategies: tuple[StrategyResult, ...]
     way: Literal["compiled", "generic"]
     data: DataInfo
@@ -70,6 +72,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def strategy(self) -> str:
+        """Keys of the strategies, separated by commas."""
         return ", ".join(each.key for each in self.strategies)
 
     @property
@@ -81,26 +84,32 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def symbols(self) -> int:
+        """Number of symbols in the data."""
         return self.data.symbols
 
     @property
     def events(self) -> int:
+        """Number of ticks or bars that were played."""
         return self.data.events
 
     @property
     def began(self) -> datetime:
+        """Time of the first event."""
         return self.data.began
 
     @property
     def ended(self) -> datetime:
+        """Time of the last event."""
         return self.data.ended
 
     @property
     def signals(self) -> int:
+        """Signals of all strategies."""
         return sum(each.signals for each in self.strategies)
 
     @property
     def errors(self) -> int:
+        """Exceptions that strategies raised."""
         return sum(each.errors for each in self.strategies)
 
     @property
@@ -113,6 +122,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events_per_s(self) -> float:
+        """Events per second of the run, without reading the data."""
         return self.events / self.seconds if self.seconds else 0.0
 
     @property

@@ -15,6 +15,8 @@ Outcome = Literal["DONE", "REFUSED", "FAILED"]
 
 
 class ActionRow(msgspec.Struct, frozen=True):
+    """One action of an operator: who, when, what, why and how it ended."""
+
     id: int
     at: datetime
     actor: str

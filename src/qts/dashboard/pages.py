@@ -102,11 +102,15 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions of the ledger and, while a run reports, with prices."""
+
     positions: list[PositionRow]  # of the ledger
     live: list[PositionStatus] | None  # with prices; None: no run reports
 
 
 class OrdersPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Orders, and when the ledger was last reconciled."""
+
     orders: list[OrderRow]
     reconciled_at: datetime | None
     next_cursor: str | None = None
@@ -122,6 +126,8 @@ class OrderPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FillRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution as the ledger stores it."""
+
     broker: str
     account: str
     trade_id: str
@@ -136,6 +142,8 @@ class FillRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FillsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Fills of the ledger."""
+
     fills: list[FillRow]
     next_cursor: str | None = None
 
@@ -146,16 +154,22 @@ class StrategyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategiesPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Strategies of the run with their profit."""
+
     run: RunState
     strategies: list[StrategyRow]  # none unless the run reports
 
 
 class EquityPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Equity curve of a span, and the profit of today."""
+
     curve: AccountCurve
     today: DayProfit
 
 
 class AlertsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Alerts of the accounts."""
+
     alerts: list[StoredAlert]  # open ones first
 
 
@@ -195,6 +209,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Streams of the outbox, dead events and the latest ones."""
+
     depths: list[Depth]
     paused: list[str]
     dead: list[OutboxRow]
@@ -218,11 +234,15 @@ class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLettersPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of the lanes."""
+
     dead_letters: list[DeadLetterRow]
     next_cursor: str | None = None
 
 
 class ActionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Log of what operators did."""
+
     actions: list[ActionRow]
     next_cursor: str | None = None
 

@@ -43,19 +43,25 @@ class AccountKey(NamedTuple):
 
 
 class Side(StrEnum):
+    """Direction of an order or a fill."""
+
     BUY = "BUY"
     SELL = "SELL"
 
     @property
     def opposite(self) -> Side:
+        """The other side."""
         return Side.SELL if self is Side.BUY else Side.BUY
 
     @property
     def sign(self) -> int:
+        """1 for BUY, -1 for SELL."""
         return 1 if self is Side.BUY else -1
 
 
 class OrderType(StrEnum):
+    """Whether an order has a limit price."""
+
     LIMIT = "LIMIT"
     MARKET = "MARKET"
 
@@ -104,6 +110,7 @@ class IntentType(StrEnum):
 
     @property
     def is_exit(self) -> bool:
+        """Whether the order reduces a position."""
         return self is not IntentType.ENTRY
 
     @property
@@ -244,6 +251,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def quantity(self) -> Decimal:
+        """What was ordered: filled and remaining together."""
         return self.filled + self.remaining
 
 

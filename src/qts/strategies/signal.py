@@ -127,6 +127,7 @@ class OrderChange(msgspec.Struct, frozen=True, tag_field="instruction"):
 
     @property
     def symbol(self) -> str:
+        """Symbol of the order."""
         return self.order.symbol
 
     def __post_init__(self) -> None:
@@ -171,6 +172,7 @@ class Replace(OrderChange, frozen=True, kw_only=True, tag="replace"):
 
     @property
     def changes_nothing(self) -> bool:
+        """Whether the order already has these values."""
         order = self.order
         return (
             self.price in (None, order.price)

@@ -64,6 +64,7 @@ class View(msgspec.Struct, frozen=True):
     ] = ()  # of the strategy, that may still be filled; oldest first
 
     def quantity(self, symbol: str) -> Decimal:
+        """Return the signed quantity that is held of a symbol, 0 without a position."""
         position = self.positions.get(symbol)
         return position.quantity if position else Decimal(0)
 
@@ -175,6 +176,7 @@ class Strategy(Generic[P]):
 
     @classmethod
     def parse_params(cls, params: Mapping[str, Any]) -> msgspec.Struct:
+        """Return the struct of parameters; raise RefusedError for an unknown or invalid one."""
         fields = cls.Params.__struct_fields__
         for name in params:
             if name not in fields:
@@ -197,6 +199,7 @@ class Strategy(Generic[P]):
         return ()
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Instruction]:
+        """Handle a tick of one of its symbols."""
         return ()
 
     def on_bar(self, bar: Bar, view: View) -> Iterable[Instruction]:
@@ -219,6 +222,7 @@ class Strategy(Generic[P]):
         return ()
 
     def evaluate(self, view: View) -> Iterable[Instruction]:
+        """Decide once per cycle, from the view alone."""
         return ()
 
 

@@ -28,6 +28,7 @@ class BrokerSuite:
 
     @pytest.fixture
     def market(self) -> BrokerMarket:
+        """The market with the broker under test."""
         raise NotImplementedError("define a fixture `market` that yields a BrokerMarket")
 
     async def test_a_placed_order_is_listed_as_it_was_asked_for(self, market: BrokerMarket) -> None:

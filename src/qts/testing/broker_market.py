@@ -41,7 +41,8 @@ class BrokerMarket(ABC):
         """Return the best bid and ask."""
 
     @abstractmethod
-    def tick(self) -> Decimal: ...
+    def tick(self) -> Decimal:
+        """Return the tick size at the current price."""
 
     @abstractmethod
     def more_than_shown(self) -> Decimal:
@@ -52,7 +53,8 @@ class BrokerMarket(ABC):
         """Move the price by `percent` within seconds."""
 
     @abstractmethod
-    async def record(self) -> dict[str, BrokerRecord]: ...
+    async def record(self) -> dict[str, BrokerRecord]:
+        """Return the orders by id, as the venue recorded them."""
 
     @abstractmethod
     async def cash(self) -> Decimal:
@@ -116,6 +118,7 @@ class ReportListener:
 
     @property
     def fills(self) -> list[Fill]:
+        """Fills among the reports."""
         return [report for report in self.reports if isinstance(report, Fill)]
 
     def filled(self) -> Decimal:
@@ -124,6 +127,7 @@ class ReportListener:
         return sum(by_trade_id.values(), Decimal(0))
 
     async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds after a report, at most 15 s."""
         async with asyncio.timeout(15):
             while not condition():
                 self._changed.clear()

@@ -28,6 +28,7 @@ class CalendarSuite(VenueFixtures):
 
     @pytest.fixture
     def hours(self, calendar: Calendar | None) -> Calendar:
+        """The calendar of the venue."""
         assert calendar is not None, "the market never closes: leave this suite out"
         return calendar
 

@@ -19,10 +19,12 @@ class VenueFixtures:
 
     @pytest.fixture
     def venue(self) -> Venue[Any]:
+        """The venue under test."""
         raise NotImplementedError("define a fixture `venue` that returns the venue under test")
 
     @pytest.fixture
     def settings(self) -> msgspec.Struct:
+        """Settings that lead to a simulator or a sandbox."""
         raise NotImplementedError("define a fixture `settings` that returns venue.settings(...)")
 
     @pytest.fixture
@@ -32,6 +34,7 @@ class VenueFixtures:
 
     @pytest.fixture
     def calendar(self, venue: Venue[Any], settings: Any) -> Calendar | None:
+        """The calendar of the venue, None if it never closes."""
         return venue.calendar(settings, CalendarOptions())
 
     @pytest.fixture
@@ -43,6 +46,7 @@ class VenueFixtures:
         calendar: Calendar | None,
         tmp_path: Path,
     ) -> AsyncIterator[VenueConnection]:
+        """A connection to the venue."""
         options = ConnectOptions(tmp_path, clock, calendar)
         async with venue.connect(settings, options) as connection:
             yield connection

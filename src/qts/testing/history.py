@@ -37,10 +37,12 @@ class HistorySuite(VenueFixtures):
 
     @pytest.fixture
     def rules(self, venue: Venue[Any], settings: Any, calendar: Calendar | None) -> HistoryRules:
+        """What the venue announces about its past bars."""
         return venue.history(settings, calendar)
 
     @pytest.fixture
     def history(self, connection: VenueConnection) -> BarHistory:
+        """The past bars of the connection."""
         return connection.history
 
     @pytest.fixture

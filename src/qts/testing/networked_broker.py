@@ -25,6 +25,7 @@ FaultKind = Literal[
     "reorder_fills",
     "lose_fills",
 ]
+"""How a connection can be disturbed."""
 
 
 class NetworkedMarket(BrokerMarket):

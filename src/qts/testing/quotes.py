@@ -46,6 +46,7 @@ class QuoteSuite(VenueFixtures):
 
     @pytest.fixture
     def data(self, connection: VenueConnection) -> MarketData:
+        """The market data of the connection."""
         return connection.data
 
     @pytest.fixture
