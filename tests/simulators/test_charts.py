@@ -277,6 +277,22 @@ async def test_day_candles_sum_the_minutes_of_a_utc_day(upbit: Upbit) -> None:
     assert {"prev_closing_price", "change_price", "change_rate"} <= day.keys()
 
 
+@pytest.mark.parametrize("path", ["days", "weeks", "months", "minutes/240"])
+async def test_a_day_of_a_coin_that_costs_little_has_a_volume_above_2_to_the_63(
+    upbit: Upbit, path: str
+) -> None:
+    market = upbit.simulator.market
+    cheapest = int(np.argmin(market.price))
+    usual = float(market.universe.daily_volume[cheapest])
+    assert usual > 2**63
+    rows = await candles(upbit, path, market=market.universe.codes[cheapest], count="3")
+    for row in rows:
+        average = row["candle_acc_trade_price"] / row["candle_acc_trade_volume"]
+        assert row["low_price"] <= average <= row["high_price"]
+    if path == "days":
+        assert usual / 3 < rows[1]["candle_acc_trade_volume"] * COIN < usual * 3
+
+
 async def test_candles_since_the_start_are_the_ticks_of_the_market(
     upbit: Upbit, clock: ManualClock
 ) -> None:

@@ -40,7 +40,10 @@ Column = NDArray[Any]
 
 
 class Bars(NamedTuple):
-    """Columns of bars, oldest first; prices and volumes in the smallest unit of the market."""
+    """Columns of bars, oldest first; prices and volumes in the smallest unit of the market.
+
+    Volumes and values are floats: those of a coin that costs little exceed 2**63 in a day.
+    """
 
     start: Column
     open: Column
@@ -74,7 +77,7 @@ class Bars(NamedTuple):
         )
 
 
-NO_BARS = Bars._make([*(np.zeros(0, np.int64) for _ in range(6)), np.zeros(0)])
+NO_BARS = Bars._make([*(np.zeros(0, np.int64) for _ in range(5)), np.zeros(0), np.zeros(0)])
 
 
 class DayRules(NamedTuple):
@@ -230,7 +233,7 @@ class MarketHistory:
         high = np.maximum(self._rounded(higher), np.maximum(opens, closes))
         low = np.minimum(self._rounded(lower), np.minimum(opens, closes))
         usual = universe.daily_volume[index] / max(1, len(at))
-        volume = 1 + (usual * rng.standard_exponential(len(at))).astype(np.int64)
+        volume = 1 + np.floor(usual * rng.standard_exponential(len(at)))
         value = np.floor((opens + high + low + closes) / 4.0 * volume)
         return Bars(minutes[at], opens, high, low, closes, volume, value)
 
@@ -273,8 +276,8 @@ class _Recorder:
         self._rules, self._symbols = rules, symbols
         self._minute = -1
         self._columns = _empty(symbols)
-        self._minutes: deque[tuple[int, list[Ints], Floats]] = deque()
-        self._days: dict[int, tuple[list[Ints], Floats]] = {}
+        self._minutes: deque[tuple[int, list[Column], Floats]] = deque()
+        self._days: dict[int, tuple[list[Column], Floats]] = {}
         self._bytes = 0
 
     def add(self, market: TradedMarket) -> None:
@@ -296,7 +299,7 @@ class _Recorder:
 
     def minutes(self, index: int) -> Bars:
         rows = [
-            (minute, *(int(column[index]) for column in columns), value[index])
+            (minute, *(column[index] for column in columns), value[index])
             for minute, columns, value in self._all()
             if columns[4][index]
         ]
@@ -307,15 +310,15 @@ class _Recorder:
         if day in self._days:
             columns, value = self._days[day]
             if columns[4][index]:
-                rows.append((day, *(int(column[index]) for column in columns), value[index]))
+                rows.append((day, *(column[index] for column in columns), value[index]))
         if self._minute >= 0 and self._rules.day_of(self._minute) == day:
             columns, value = self._columns
             if columns[4][index]:
-                rows.append((day, *(int(column[index]) for column in columns), value[index]))
+                rows.append((day, *(column[index] for column in columns), value[index]))
         bars = _bars(rows)
         return bars.grouped(bars.start)
 
-    def _all(self) -> list[tuple[int, list[Ints], Floats]]:
+    def _all(self) -> list[tuple[int, list[Column], Floats]]:
         return [*self._minutes, (self._minute, *self._columns)]
 
     def _close_minute(self) -> None:
@@ -329,7 +332,7 @@ class _Recorder:
             self._bytes -= 6 * self._minutes.popleft()[2].nbytes
         self._columns = _empty(self._symbols)
 
-    def _add_to_day(self, day: int, columns: list[Ints], value: Floats) -> None:
+    def _add_to_day(self, day: int, columns: list[Column], value: Floats) -> None:
         (opens, high, low, close, volume), total = self._days.setdefault(day, _empty(self._symbols))
         traded = columns[4] > 0
         first = traded & (volume == 0)
@@ -342,12 +345,15 @@ class _Recorder:
         total += value
 
 
-def _empty(symbols: int) -> tuple[list[Ints], Floats]:
-    return [np.zeros(symbols, np.int64) for _ in range(5)], np.zeros(symbols)
+def _empty(symbols: int) -> tuple[list[Column], Floats]:
+    """Return open, high, low, close and volume, and the value."""
+    prices: list[Column] = [np.zeros(symbols, np.int64) for _ in range(4)]
+    return [*prices, np.zeros(symbols)], np.zeros(symbols)
 
 
 def _bars(rows: list[tuple[float, ...]]) -> Bars:
     if not rows:
         return NO_BARS
-    *whole, value = zip(*rows, strict=True)
-    return Bars._make([*(np.array(column, np.int64) for column in whole), np.array(value)])
+    *whole, volume, value = zip(*rows, strict=True)
+    prices = (np.array(column, np.int64) for column in whole)
+    return Bars._make([*prices, np.array(volume, np.float64), np.array(value)])
