@@ -102,6 +102,29 @@ async def test_the_curve_is_the_same_after_a_restart(
     assert len({str(each) for each in curves[0].values()}) > 1
 
 
+async def test_the_curve_stays_while_a_run_ends_and_the_next_begins(
+    site: Site, browser: Any
+) -> None:
+    now = datetime.now(UTC)
+    await store(site.database, [(now - timedelta(days=n), 1_000_000 + n) for n in range(5)])
+    paths = "[...document.querySelectorAll('#equity path')].map((p) => p.outerHTML)"
+    curves = []
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        for is_running in (True, False, True):
+            if is_running:
+                site.run()
+            else:
+                await site.stop()
+            await tab.page.wait_for_selector(
+                "#not-running", state="detached" if is_running else "visible"
+            )
+            await tab.page.reload()
+            await tab.page.click('[data-span="1w"]')
+            await tab.page.wait_for_selector("#equity path")
+            curves.append(await tab.page.evaluate(paths))
+    assert curves[0] == curves[1] == curves[2]
+
+
 async def test_the_profit_of_the_day_is_in_won_and_percent(site: Site, browser: Any) -> None:
     start = trading_day_start(datetime.now(UTC)) - timedelta(minutes=1)
     await store(site.database, [(start, 623_400)], PAPER)

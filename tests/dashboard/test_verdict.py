@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -26,6 +27,9 @@ from tests.accounts import PAPER, UPBIT
 from tests.dashboard import statuses
 from tests.outbox.kit import until
 
+KEPT = {
+    "QTS", "qts", "run", "kill", "off", "FAIL", "LOCKDOWN", "FS", "rsi_scalper", "lunch", "kim",
+}  # fmt: skip
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 ON, OFF = Switch(True, "", "kim", NOW), Switch(False, "lunch", "kim", NOW)
 
@@ -160,7 +164,8 @@ def test_the_sentence(observed: Observed, state: str, text: str) -> None:
     verdict = judge(observed)
     assert verdict.state == state, verdict.en
     assert text in verdict.en
-    assert verdict.ko
+    words = set(re.findall("[A-Za-z_]{2,}", verdict.ko))
+    assert words <= KEPT, verdict.ko  # names, codes, commands, and what the operator typed
 
 
 @given(

@@ -141,7 +141,7 @@ class ActionService:
                     if strategy is not None:
                         await switch.check_strategy(strategy, lambda: running)
                     await switch.set(enabled, actor, reason, strategy)
-                return f"{action.target} {'may trade' if enabled else 'is stopped'}"
+                return f"{action.target} may trade" if enabled else f"{action.target} is stopped"
             case ReleaseAction(reason=reason):
                 return await self._release(actor, reason)
             case CancelOrderAction(intent_id=intent_id):
@@ -166,7 +166,8 @@ class ActionService:
                 return f"browser {name} receives orders and critical alerts"
             case UnsubscribePushAction(endpoint=endpoint):
                 found = await unsubscribe(database, endpoint)
-                return f"browser {action.target} is {'unsubscribed' if found else 'unknown'}"
+                name = action.target
+                return f"browser {name} is unsubscribed" if found else f"browser {name} is unknown"
         raise AssertionError(f"{action} is not handled")
 
     async def _cancel(self, intent_id: UUID) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qts.brokers import is_account_locked
-from qts.dashboard.live_status import STALE_S, LimitStatus, LiveStatus, SafetyStatus, StrategyStatus
+from qts.dashboard.live_status import STALE_S, LiveStatus, SafetyStatus, StrategyStatus
 from qts.database import Database
 from qts.domain import AccountKey
 from qts.risk import FailSafe, FailSafeStatus, KillSwitch, SafetyState, Switch
@@ -102,27 +102,27 @@ def judge(seen: Observed) -> Verdict:
         case "reporting", LiveStatus() as live:
             return _of_run(live, seen)
         case "ended", _:
+            en, ko = _last_status(seen)
             return Verdict(
                 state="stopped",
-                en=f"QTS does not run{_since(seen, ', its last status is {} old')}."
-                " Start it with qts run.",
-                ko=f"QTS가 실행 중이 아닙니다{_since(seen, ' (마지막 상태 {} 전)')}."
-                " qts run 으로 시작하세요.",
+                en=f"QTS does not run{en}. Start it with qts run.",
+                ko=f"QTS가 실행 중이 아닙니다{ko}. qts run 으로 시작하세요.",
                 codes=["not_running"],
             )
         case "silent", _:
+            en, ko = _silence(seen)
             return Verdict(
                 state="unknown",
-                en=f"Unknown whether QTS trades: a run holds the account, but {_silence(seen)}.",
-                ko=f"거래 여부를 알 수 없습니다: 실행 중이지만 상태를 읽을 수 없습니다"
-                f" ({_silence(seen)}).",
+                en=f"Unknown whether QTS trades: a run holds the account, but {en}.",
+                ko=f"거래 여부를 알 수 없습니다: 계좌를 사용하는 실행이 있지만 {ko}.",
                 codes=["silent"],
             )
     why = "; ".join(f"{name}: {text}" for name, text in seen.problems.items()) or "not read yet"
+    unread = [_UNREAD[name] for name in seen.problems if name in _UNREAD]
     return Verdict(
         state="unknown",
         en=f"Unknown whether QTS trades: {why}.",
-        ko=f"거래 여부를 알 수 없습니다: {why}.",
+        ko=f"거래 여부를 알 수 없습니다: {', '.join(unread) or '아직 읽지 못함'}.",
         codes=["unreadable"],
     )
 
@@ -186,9 +186,10 @@ def _trading(live: LiveStatus) -> Verdict:
     all_, on = len(live.strategies), [each for each in live.strategies if _is_on(each)]
     off = ", ".join(each.key for each in live.strategies if not _is_on(each))
     warming = ", ".join(f"{each.key} ({each.warm_up})" for each in on if each.warm_up)
+    warming_ko = warming.replace(" of ", "/").replace(" series", "")
     count = f"{len(on)} of {all_} strategies" if off else f"{len(on)} {_plural(on)}"
     notes_en = "".join((f"; off: {off}" * bool(off), f"; warming up: {warming}" * bool(warming)))
-    notes_ko = "".join((f", 중지: {off}" * bool(off), f", 준비 중: {warming}" * bool(warming)))
+    notes_ko = "".join((f", 중지: {off}" * bool(off), f", 준비 중: {warming_ko}" * bool(warming)))
     return Verdict(
         state="trading",
         en=f"QTS trades with {count}{notes_en}.",
@@ -212,8 +213,10 @@ def _switches(live: LiveStatus, seen: Observed) -> Iterator[_Reason]:
         return
     stored = seen.stored.switches.get(ACCOUNT) if seen.stored else None
     if stored is not None and not stored.enabled:
-        by = f" ({stored.reason or 'no reason'}, {stored.changed_by})"
-        yield _Reason("kill_switch", f"the kill switch is on{by}", f"비상 정지가 켜짐{by}", True)
+        en, ko = (
+            f"({stored.reason or none}, {stored.changed_by})" for none in ("no reason", "사유 없음")
+        )
+        yield _Reason("kill_switch", f"the kill switch is on {en}", f"비상 정지가 켜짐 {ko}", True)
     elif seen.stored is not None and stored is None:
         text = "trading of this account was never allowed (qts kill off)"
         yield _Reason(
@@ -232,7 +235,8 @@ def _safety(live: LiveStatus, seen: Observed) -> Iterator[_Reason]:
         worst = seen.stored.safety
     if worst.state in _BLOCKING:
         text = " ".join(filter(None, (worst.state, worst.code, worst.message)))
-        yield _Reason("fail_safe", f"the fail-safe is in {text}", f"안전 상태 {text}")
+        short = " ".join(filter(None, (worst.state, worst.code)))  # the page says what a code means
+        yield _Reason("fail_safe", f"the fail-safe is in {text}", f"안전 상태 {short}")
 
 
 def _run(live: LiveStatus) -> Iterator[_Reason]:
@@ -244,13 +248,14 @@ def _run(live: LiveStatus) -> Iterator[_Reason]:
         yield _Reason("session", "the market is closed", "장이 닫혀 있음", True)
     if safety.suspended:
         text = f"the pipeline is suspended ({safety.suspended})"
-        yield _Reason("suspended", text, f"사이클 중지 ({safety.suspended})")
+        yield _Reason("suspended", text, "사이클이 중지됨")
     if not safety.clock_synced:
         yield _Reason("clock", "the clock differs from the venue's", "거래소와 시각이 다름")
     if safety.session_open and feed is not None:
         age_s, limit_s = live.tick_age_s, SILENT_FEED_S + 2 * feed.interval_s
         if age_s is not None and age_s > limit_s:
-            yield _Reason("feed", f"no price for {_span(age_s)}", f"{_span(age_s)} 동안 시세 없음")
+            en, ko = _span(age_s)
+            yield _Reason("feed", f"no price for {en}", f"{ko} 동안 시세 없음")
 
 
 _LIMITS = {
@@ -266,11 +271,8 @@ def _limits(live: LiveStatus) -> Iterator[_Reason]:
     for each in live.limits:
         if each.is_reached:
             en, ko = _LIMITS.get(each.name, (f"{each.name} is reached", f"{each.name} 도달"))
-            yield _Reason(each.name, f"{en} ({_used(each)})", f"{ko} ({_used(each)})")
-
-
-def _used(limit: LimitStatus) -> str:
-    return f"{limit.used:,.0f} of {limit.limit:,.0f}"
+            used, most = f"{each.used:,.0f}", f"{each.limit:,.0f}"
+            yield _Reason(each.name, f"{en} ({used} of {most})", f"{ko} ({used}/{most})")
 
 
 def _strategies(live: LiveStatus) -> Iterator[_Reason]:
@@ -280,21 +282,37 @@ def _strategies(live: LiveStatus) -> Iterator[_Reason]:
         yield _Reason("strategies_off", "every strategy is off", "모든 전략이 꺼짐")
 
 
-def _silence(seen: Observed) -> str:
+_UNREAD = {  # by the source that could not be read
+    "cache": "캐시를 읽을 수 없음",
+    "database": "데이터베이스를 읽을 수 없음",
+    "status": "실행의 상태를 해석할 수 없음",
+}
+
+
+def _silence(seen: Observed) -> tuple[str, str]:
+    """Return why a run is silent, in both languages."""
     if "cache" in seen.problems:
-        return f"its status cannot be read ({seen.problems['cache']})"
+        text = f"its status cannot be read ({seen.problems['cache']})"
+        return text, "그 상태를 읽을 수 없습니다"
     if "status" in seen.problems:
-        return seen.problems["status"]
+        return seen.problems["status"], "그 상태를 해석할 수 없습니다"
     if seen.age_s is None:
-        return "it has sent no status yet"
-    return f"its last status is {_span(seen.age_s)} old"
+        return "it has sent no status yet", "아직 상태를 보내지 않았습니다"
+    en, ko = _span(seen.age_s)
+    return f"its last status is {en} old", f"마지막 상태가 {ko} 전 것입니다"
 
 
-def _since(seen: Observed, text: str) -> str:
-    return "" if seen.age_s is None else text.format(_span(seen.age_s))
+def _last_status(seen: Observed) -> tuple[str, str]:
+    if seen.age_s is None:
+        return "", ""
+    en, ko = _span(seen.age_s)
+    return f", its last status is {en} old", f" (마지막 상태 {ko} 전)"
 
 
-def _span(seconds: float) -> str:
+def _span(seconds: float) -> tuple[str, str]:
+    """Return a span of time in both languages."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+        return f"{seconds:.0f} s", f"{seconds:.0f}초"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min", f"{seconds / 60:.0f}분"
+    return f"{seconds / 3600:.0f} h", f"{seconds / 3600:.0f}시간"

@@ -6,7 +6,7 @@ import { positionsOf } from "./pages_trade.js";
 import { zoom } from "./price_chart.js";
 import * as push from "./push.js";
 import { may, model, state } from "./state.js";
-import { colours, language, setColours, setLanguage, t } from "./labels.js";
+import { colours, language, serverText, setColours, setLanguage, t } from "./labels.js";
 
 export async function call(path, body) {
   const reply = await fetch(path, body && {
@@ -20,10 +20,12 @@ export async function call(path, body) {
   return answer;
 }
 
-// The server says in English what was done or refused; a Korean page says first which action it was.
+// What went wrong: a request without a reply has only the browser's words, which are English everywhere.
+export const errorText = (error) => (error instanceof TypeError ? t("no_reply") : serverText(error.message));
+// The server says what was done or refused; a Korean page says first which action it was.
 const inKorean = (key, text) => (language() === "ko" ? `${t(key)}: ${text}` : text);
-const doneText = ({ action }, { done }) => inKorean(`done_${action}`, done);
-const refusedText = (error) => inKorean("not_done", error.message);
+const doneText = ({ action }, { done }) => inKorean(`done_${action}`, serverText(done));
+const refusedText = (error) => inKorean("not_done", errorText(error));
 
 async function act(action, onDone) {
   try {
@@ -139,9 +141,11 @@ export const actions = (app) => ({
   },
   async subscribe() {
     try {
-      await act({ action: "subscribe", subscription: await push.subscribe(state.me.push_key) }, app.load);
+      const subscription = await push.subscribe(state.me.push_key);
+      if (subscription) await act({ action: "subscribe", subscription }, app.load);
+      else showToast(t("push_blocked"), "bad");
     } catch (error) {
-      showToast(error.message, "bad");
+      showToast(`${t("push_failed")}: ${error.message}`, "bad");
     }
     state.subscription = await push.subscription();
   },

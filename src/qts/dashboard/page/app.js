@@ -5,11 +5,11 @@ import { market } from "./pages_market.js";
 import { trades } from "./pages_trades.js";
 import { logs } from "./pages_logs.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
-import { actions, call } from "./actions.js";
+import { actions, call, errorText } from "./actions.js";
 import { showToast } from "./dialog.js";
 import * as push from "./push.js";
 import { may, model, span, state, stopwatch, take } from "./state.js";
-import { colours, language, setColours, setLanguage, stateName, t } from "./labels.js";
+import { codeText, colours, language, serverText, setColours, setLanguage, stateName, t } from "./labels.js";
 
 const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, logs, settings };
 const KEYS = "12345r67890g-"; // one for each page
@@ -48,7 +48,7 @@ function top(now) {
   const kind = now.stored === "known" ? safety.state.toLowerCase() : now.verdict === "lost" || troubles.database ? "lost" : "idle";
   const fresh = now.run === "known";
   const profit = live && Number(live.money.realised_today) + Number(live.money.unrealised);
-  const trouble = now.link === "known" ? Object.values(troubles).join(" · ") : "";
+  const trouble = now.link === "known" ? Object.values(troubles).map(serverText).join(" · ") : "";
   const skew = fresh && Math.abs(live.safety.clock_skew_s ?? 0) > 0.5;
   return h("header", { id: "top", class: `state-${kind}` },
     button(t("skip"), "skip", { id: "skip" }, "skip"),
@@ -60,7 +60,7 @@ function top(now) {
     (live?.venues ?? []).length > 1 && h("span", { id: "venues", "data-from": "run" }, live.venues.map((each) => chip(`${each.venue} ${each.safety.trading ? stateName(each.safety.state) : t("stop")}`, each.safety.state === "NORMAL" && each.safety.trading ? "" : "bad"))),
     skew && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
     ages(now),
-    h("span", { class: "message dim" }, trouble || (now.stored === "known" && safety.message) || ""),
+    h("span", { class: "message dim" }, trouble || (now.stored === "known" && (codeText(safety.code) ?? safety.message)) || ""),
     live && h("span", { class: `profit ${tone(profit)}`, "data-from": "run" }, signedWon(profit)),
     h("span", { class: "dim clock" }, live ? zoned(clock(live.at)) : ""),
     may("trade") && !(now.stored === "known" && !state.switches?.account?.enabled) && button(t("stop"), "kill", { "data-on": "0", id: "stop", title: "k" }, "stop"),
@@ -135,7 +135,7 @@ async function load() {
       if (name === "overview") await loadEquity(filters.span ?? "1d");
       if (request === loading) [data, dataOf, state.tables] = [answer, placeOf({ name, id }), since];
     } catch (error) {
-      if (request === loading) showToast(error.message, "bad");
+      if (request === loading) showToast(errorText(error), "bad");
     }
   }
   if (request === loading) {

@@ -109,6 +109,7 @@ const LABELS = {
   sure_params: ["The running strategy uses these values from now on.", "실행 중인 전략에 바로 적용됩니다."],
   sure_allow: ["Orders can be sent again after this.", "주문이 다시 나갈 수 있습니다."],
   sure_release: ["Trading resumes after this. First check positions, orders and the log.", "이후 거래가 재개됩니다. 먼저 보유, 주문, 기록을 확인하세요."],
+  no_reply: ["No reply from the dashboard", "대시보드가 응답하지 않습니다"], push_failed: ["Not subscribed", "알림을 등록하지 못했습니다"], push_blocked: ["The browser blocks notifications from this page.", "브라우저가 이 페이지의 알림을 차단했습니다."],
   clock_skew: ["venue clock", "거래소 시각 차"],
 };
 
@@ -118,12 +119,19 @@ export function setLanguage(next) {
   current = next;
   localStorage.setItem("qts-language", next);
   document.documentElement.lang = next;
+  loadServer();
 }
 export const t = (key) => LABELS[key]?.[current === "ko" ? 1 : 0] ?? key;
 // The name of a state, a side or a kind; states are codes, so that English shows them as they are stored.
 export const stateName = (code) => (current === "ko" && STATES[code]) || code;
 // What a code of the fail-safe, the gate or an alert rule means, in Korean; otherwise the messages say it.
 export const codeText = (code) => (current === "ko" ? CODES[code] : undefined);
+// A sentence of the server, or a word of it. The Korean ones are loaded with the first Korean page.
+let server = null;
+function loadServer() {
+  if (current === "ko" && !server) import("./labels_server.js").then((loaded) => (server = loaded)).catch(() => {}); // English until then
+}
+export const serverText = (text) => (current === "ko" && server ? server.translate(text) : text ?? "");
 
 export const colours = () => localStorage.getItem("qts-colours") ?? "green";
 export function setColours(next) {

@@ -11,7 +11,7 @@ export const STATES = {
   QUEUED: "대기열", RUNNING: "실행 중", PASSED: "통과", OK: "정상", ON: "켜짐", OFF: "꺼짐",
   BUSY: "혼잡", CRITICAL: "위험", OVERLOADED: "과부하", FULL: "가득 참",
   dead: "처리 실패", replayed: "재발행됨", info: "정보", notice: "알림", warning: "경고", critical: "위험", closed: "닫힘", open: "열림", half_open: "반열림",
-  SCALP: "단타", SWING: "스윙", PORTFOLIO: "포트폴리오", manual: "수동",
+  SCALP: "단타", SWING: "스윙", PORTFOLIO: "포트폴리오", manual: "수동", BLOCKED: "거래소 차단", BY_HAND: "수동 중지", FROZEN: "동결",
 };
 
 export const CODES = {

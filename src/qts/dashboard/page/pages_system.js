@@ -4,7 +4,7 @@ import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, 
 import { isSupported } from "./push.js";
 import { nameOf } from "./names.js";
 import { may } from "./state.js";
-import { colours, language, stateName, t } from "./labels.js";
+import { colours, language, serverText, stateName, t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
 // Without a status there are no figures; the sentence says why, as far as it is known.
@@ -68,13 +68,13 @@ function feedOf(status) {
     const { poller, budget } = status;
     const progress = poller.batches ? poller.position / poller.batches : 0;
     return h("div", { class: "grid" },
-      card(t("plan"), h("p", {}, status.plan),
+      card(t("plan"), h("p", {}, serverText(status.plan)),
         h("div", { class: "figures" },
           figure(t("interval"), `${number(status.interval_s, 1)} s`, status.lag_s > 1 ? "warn" : "", `+${number(status.lag_s, 1)} s`),
           figure(t("scans"), number(poller.scans), "", `${number(poller.last_scan_s, 1)} s`),
           figure(t("market_open"), poller.open ? "✓" : "✗", poller.open ? "good" : "warn"),
           figure(t("streaming"), status.streaming ? "✓" : "–", status.streaming ? "good" : "")),
-        h("p", { class: "dim" }, `${t("watched")}: ${status.watched}`),
+        h("p", { class: "dim" }, `${t("watched")}: ${serverText(status.watched)}`),
         h("p", { class: "dim" }, `${t("progress")} ${poller.position} / ${poller.batches}`), bar(progress)),
       card(t("budget"), table([t("window"), right(t("used")), right(t("left"))], [
         row([t("second"), n(number(budget.used_second)), n(`${number(budget.rate_per_s)} /s`)]),
@@ -83,7 +83,7 @@ function feedOf(status) {
         row([t("refused"), n(number(budget.refused), budget.refused ? "bad" : ""), n("")])])),
       card(`${t("bursts")} · ${poller.bursts.length}`, h("p", { class: "chips" }, poller.bursts.length ? poller.bursts.map((symbol) => h("a", { class: "chip", href: `#/market/${symbol}` }, [symbol, nameOf(symbol)].filter(Boolean).join(" "))) : t("none"))),
       card(t("records"), h("div", { class: "figures" },
-        figure(t("records"), number(status.records), status.skipped ? "warn" : "", status.recording), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
+        figure(t("records"), number(status.records), status.skipped ? "warn" : "", serverText(status.recording)), figure(t("dropped"), number(status.lost), status.lost ? "bad" : ""), figure(t("surges"), number(status.surges)),
         figure(t("failed"), number(poller.failed), poller.failed ? "warn" : ""), figure(t("refused"), number(poller.refused), poller.refused ? "warn" : ""), figure(t("symbol"), number(status.symbols_known)))));
 }
 
@@ -102,7 +102,7 @@ export const outbox = {
       h("section", { class: "card wide" }, h("h2", {}, stateName("DEAD")),
         table([t("at"), t("stream"), t("type"), right(t("attempts")), t("error"), silent(t("action"))],
           (data?.dead ?? []).map((each) => row([moment(each.updated_at), each.stream, envelope(each), n(`${each.attempt_count}/${each.max_attempts}`),
-            `${each.last_error_code ?? ""} ${each.last_error_message ?? ""}`,
+            `${stateName(each.last_error_code ?? "")} ${serverText(each.last_error_message)}`,
             may("trade") && button(t("requeue"), "requeue", { "data-event": each.event_id, "data-unknown": each.last_error_code === "UNKNOWN" ? "1" : "" })],
             { class: each.last_error_code === "UNKNOWN" ? "unknown" : "" })), t("none"))),
       h("section", { class: "card wide" }, h("h2", {}, t("latest")),
@@ -226,6 +226,6 @@ export const settings = {
       browsers(state, data),
       h("section", { class: "card wide" }, h("h2", {}, t("actions")),
         table([t("at"), t("actor"), t("action"), t("reason"), t("outcome"), t("message")],
-          (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, each.action, [each.target, each.detail.reason].filter(Boolean).join(" · "), chip(each.outcome), each.message])), t("none"))));
+          (data?.actions ?? []).map((each) => row([moment(each.at), each.actor, serverText(each.action), [serverText(each.target), each.detail.reason].filter(Boolean).join(" · "), chip(each.outcome), serverText(each.message)])), t("none"))));
   },
 };

@@ -148,7 +148,7 @@ export const overview = {
       h("div", { class: "stack" }, switchPanel(state), live && part("", "run", t("limits"), limitTable(live.limits))),
       data?.unknown?.length > 0 && part("wide", "tables", t("unknown_orders"), orderTable(data.unknown)),
       data?.suspended?.length > 0 && card(t("suspended"), table([t("symbol"), t("reason"), t("at")],
-        data.suspended.map((each) => row([named(each), `${each.reason_code} ${each.detail}`, moment(each.suspended_at)], { class: "unknown" })))),
+        data.suspended.map((each) => row([named(each), `${stateName(each.reason_code)} ${serverText(each.detail)}`, moment(each.suspended_at)], { class: "unknown" })))),
       part("wide", now.run === "known" ? "run" : "tables", t("positions"),
         may("trade") && (positions?.length > 0 || data?.open_orders?.length > 0) && h("div", { class: "buttons" }, button(t("flatten"), "close", { id: "flatten" }, "stop")),
         positions ? positionTable(positions, money?.equity) : h("p", { class: "dim" }, t("positions_not_read"))),
@@ -240,7 +240,7 @@ export const strategies = {
     if (!all.length) return card(t("strategies"), h("p", { class: "dim" }, state.now.text));
     return h("div", { class: "grid" }, all.map((each) =>
       card(`${each.key} · ${stateName(each.kind)}`,
-        h("p", {}, chip(each.stopped ? t("disabled") : each.enabled ? "ON" : "OFF", each.stopped ? "bad" : each.enabled ? "good" : "warn"), each.stopped && ` ${each.stopped}`, each.warm_up && ` ${t("warming_up")}: ${each.warm_up}`),
+        h("p", {}, chip(each.stopped ? t("disabled") : each.enabled ? "ON" : "OFF", each.stopped ? "bad" : each.enabled ? "good" : "warn"), each.stopped && ` ${serverText(each.stopped)}`, each.warm_up && ` ${t("warming_up")}: ${serverText(each.warm_up)}`),
         h("div", { class: "figures" }, figure(t("signals"), number(each.signals)), figure(t("errors"), number(each.errors), each.errors ? "bad" : ""), figure(t("dropped"), number(each.dropped))),
         h("div", { class: "fields" }, Object.entries(each.fields).map(([name, schema]) => field(each, name, schema))),
         may("trade") && h("div", { class: "buttons" },

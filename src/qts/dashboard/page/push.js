@@ -9,9 +9,9 @@ export async function subscription() {
   return isSupported() ? (await (await registration())?.pushManager.getSubscription()) ?? null : null;
 }
 
-// Return the subscription as JSON; throw an error with a message for the page.
+// Return the subscription as JSON; null where the browser blocks notifications.
 export async function subscribe(key) {
-  if ((await Notification.requestPermission()) !== "granted") throw new Error("the browser blocks notifications from this page");
+  if ((await Notification.requestPermission()) !== "granted") return null;
   await navigator.serviceWorker.register("/worker.js", { scope: "/" });
   const { pushManager } = await navigator.serviceWorker.ready;
   const created = await pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: bytes(key) });
