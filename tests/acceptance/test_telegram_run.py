@@ -1,4 +1,4 @@
-"""`qts run` on paper, stopped from Telegram: the audit names who and why, also after kill -9."""
+"""`qts run` on paper, commanded from Telegram: the audit names who and why, also after kill -9."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qts.notify.telegram_bot import STARTED
 from tests.acceptance.runs import Run, running
 from tests.embedded.clients import until
 from tests.notify.bot_api import CHAT, OWNER, TOKEN, BotApi
@@ -18,6 +19,15 @@ pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
 SWITCH = "SELECT trading_enabled, changed_by, reason, changed_at FROM kill_switch"
 SWITCH += " WHERE scope = 'account'"
 ACTIONS = "SELECT actor, action, target, detail->>'reason', outcome FROM dashboard_action"
+ACTIONS += " ORDER BY id"
+# The newest one: no strategy or stop sells it within the second before its close.
+HELD = "SELECT symbol FROM position WHERE quantity > 0 ORDER BY opened_at DESC"
+CLOSED = """
+    SELECT o.side, o.state FROM paper_order o
+    JOIN order_attempt a ON a.broker_order_id = o.order_id
+    JOIN order_intent i ON i.id = a.order_intent_id
+    WHERE i.strategy_key = 'manual' AND o.symbol = $1
+"""
 # The statement of an order that began before the switch may end within a second after it.
 LATER = "SELECT count(*) FROM order_attempt WHERE created_at > $1::timestamptz + interval '1 s'"
 PASSED = "SELECT clock_timestamp() > $1::timestamptz + interval '3 s'"
@@ -43,10 +53,22 @@ async def said(api: BotApi, start: str) -> str:
     return next(text for text in api.texts() if text.startswith(start))
 
 
+async def close_by_telegram(api: BotApi, run: Run) -> str:
+    """Close a position, and return its symbol; the paper venue's list decides."""
+    symbol: str = (await query(run, HELD))[0][0]
+    await api.send(f"/close {symbol} earnings tonight")
+    question = await said(api, "Close it?")
+    assert f" {symbol}" in question
+    await api.press()
+    assert (await api.until_said(1, "editMessageText"))[0].endswith(STARTED)
+    done = await said(api, "Done: ")
+    assert "SELL" in done
+    assert f"{symbol} filled" in done
+    assert await query(run, CLOSED, symbol) == [("SELL", "FILLED")]
+    return symbol
+
+
 async def stop_by_telegram(api: BotApi, run: Run) -> None:
-    await asyncio.to_thread(run.until, "Ready")
-    filled = lambda: run.query("SELECT count(*) FROM fill")[0][0] > 0  # noqa: E731
-    assert await asyncio.to_thread(until, filled, 90)
     await api.send("/status", "/positions", "/orders", "/profit")
     assert "QTS trades with" in await said(api, "SIMULATED paper:")
     assert "Equity" in await said(api, "20")
@@ -54,7 +76,7 @@ async def stop_by_telegram(api: BotApi, run: Run) -> None:
     await said(api, "Stop every order of paper:")
     assert (await query(run, SWITCH))[0][0] is True
     await api.press()
-    (edited,) = await api.until_said(1, "editMessageText")
+    (*_, edited) = await api.until_said(2, "editMessageText")
     assert edited.endswith("Done: account is stopped.")
     ((enabled, actor, reason, at),) = await query(run, SWITCH)
     assert (enabled, actor, reason) == (False, f"telegram:{OWNER}", "leaving for the day")
@@ -69,10 +91,16 @@ def home(tmp_path: Path) -> Path:
 
 
 async def test_an_owner_stops_a_run_and_a_replay_after_a_crash_does_nothing(home: Path) -> None:
-    audit = [(f"telegram:{OWNER}", "kill", "account", "leaving for the day", "DONE")]
     async with BotApi().serving() as api:
         with running(home, **environ(api)) as run:
+            await asyncio.to_thread(run.until, "Ready")
+            assert await asyncio.to_thread(until, lambda: bool(run.query(HELD)), 90)
+            symbol = await close_by_telegram(api, run)
             await stop_by_telegram(api, run)
+            audit = [
+                (f"telegram:{OWNER}", "close", symbol, "earnings tonight", "DONE"),
+                (f"telegram:{OWNER}", "kill", "account", "leaving for the day", "DONE"),
+            ]
             assert await query(run, ACTIONS) == audit
             assert await asyncio.to_thread(run.end, signal.SIGKILL) == -signal.SIGKILL
             assert "canary" not in run.errors

@@ -59,8 +59,8 @@ PUBLIC: dict[str, str] = {
         EquityPage FillRow FillsPage LiveStatus LiveStatusSource ManualOrderError Operator
         OrderPage OrdersPage OutboxPage PlaceOrderAction PositionsPage RiskPage Role
         StatusPage StrategiesPage TerminalSnapshot Tokens Top address_of bind_socket
-        day_bounds frame load_report openapi_document parse_day read_live render_report_html
-        render_report_table serve
+        day_bounds frame load_report openapi_document parse_day preview_close read_live
+        render_report_html render_report_table serve
     """,
     "qts.dashboard.terminal": "LiveStatusSource StatusSource TerminalSnapshot Top frame",
     "qts.database": """

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pytest
 
-from qts.brokers import open_account
+from qts.brokers import AccountLock, open_account
 from qts.dashboard.live_status import LiveStatus, VenueStatus
 from qts.dashboard.telegram_commands import TelegramCommands
-from qts.database import Database
+from qts.database import Database, Row
 from qts.domain import OperationError, RefusedError, SystemClock
 from qts.notify import Caller, Confirmation
-from qts.outbox import OutboxConfig
+from qts.orders import (
+    ManualResult,
+    ManualState,
+    adopt_holding,
+    end_command,
+    external_fill,
+    start_command,
+)
+from qts.outbox import OutboxConfig, PostgresBus
 from qts.risk import FailSafe, KillSwitch, SafetyState
 from tests.accounts import PAPER
 from tests.dashboard import statuses
@@ -177,3 +187,75 @@ async def test_resume_needs_the_switches_of_the_database(run: Run) -> None:
 async def test_a_kill_needs_a_reason_of_bounded_length(run: Run, reason: str) -> None:
     with pytest.raises(RefusedError, match="reason"):
         await run.send("kill", reason)
+
+
+@pytest.fixture
+async def held(run: Run, database: Database) -> Run:
+    """Run with ten shares of 005930, and an order that is under way."""
+    bought = external_fill("005930", Decimal(10), Decimal(70_000))
+    async with PostgresBus.open(database, OutboxConfig().streams) as bus:
+        await adopt_holding(database, bus, PAPER, bought, stops=False)
+    await unknown_order(database)
+    return run
+
+
+async def requested_command(database: Database) -> Row:
+    while True:
+        found = await database.fetchrow("SELECT * FROM manual_command")
+        if found is not None:
+            return found
+        await asyncio.sleep(0.01)
+
+
+async def test_close_asks_with_what_it_will_do(held: Run) -> None:
+    question = (await held.ask("close", "005930 earnings tonight")).question
+    assert "1 open order cancelled, 1 position sold at the market" in question
+    assert "10 005930, about 705,000 won" in question  # at the price of the run
+    assert "may buy again; /pause stops that" in question
+
+
+async def test_close_is_handed_to_the_run_of_the_account_and_logged(
+    held: Run, database: Database
+) -> None:
+    question = await held.ask("close", "005930 earnings tonight")
+    assert question.is_long
+    async with AccountLock(database, PAPER, "home", SystemClock(), is_live=False):
+        acting = asyncio.ensure_future(question.act())
+        command = await requested_command(database)
+        assert (command["actor"], command["reason"]) == ("telegram:42", "earnings tonight")
+        assert command["request"] == {"kind": "close", "symbol": "005930"}
+        assert await start_command(database, PAPER, command["id"])
+        result = ManualResult(message="SELL 10 005930 filled at 70500")
+        await end_command(database, command["id"], ManualState.DONE, result)
+        assert await acting == "Done: SELL 10 005930 filled at 70500."
+    (row,) = await action_rows(database)
+    assert (row["actor"], row["action"], row["target"], row["outcome"]) == (
+        "telegram:42",
+        "close",
+        "005930",
+        "DONE",
+    )
+
+
+async def test_close_without_a_run_says_so(held: Run) -> None:
+    with pytest.raises(OperationError, match="no run trades account"):
+        await (await held.ask("close", "005930")).act()
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("", "/close needs a symbol; open: 005930"),
+        ("005931", "'005931'.*005930"),
+        (f"005930 {'x' * 501}", "reason has 501 characters"),
+    ],
+)
+async def test_close_names_what_is_open(held: Run, argument: str, problem: str) -> None:
+    with pytest.raises(RefusedError, match=problem):
+        await held.send("close", argument)
+
+
+async def test_close_is_refused_while_the_kill_switch_is_on(held: Run) -> None:
+    await held.switch.set(False, "telegram:1", "fat finger")
+    with pytest.raises(RefusedError, match=r"kill switch is on.*/release"):
+        await held.send("close", "005930")

@@ -15,7 +15,7 @@ from qts.database import Database
 from qts.domain import ConfigError, RefusedError, Secret, SystemClock, UnreachableError
 from qts.notify import BotCommand, Caller, Confirmation, NotifyConfig, TelegramBot, TelegramConfig
 from qts.notify import telegram_bot as bot_module
-from qts.notify.telegram_bot import NOT_CONFIRMED
+from qts.notify.telegram_bot import NOT_CONFIRMED, STARTED
 from qts.outbox import mark_handled
 from qts.telemetry import TelemetryConfig
 from tests.notify.bot_api import CHAT, CUT, OWNER, TOKEN, BotApi
@@ -52,6 +52,7 @@ class Bot:
         self.ran: list[str] = []
         self.acted: list[str] = []
         self.started = asyncio.Event()
+        self.closed = asyncio.Event()
 
     def commands(self) -> list[BotCommand]:
         async def status(caller: Caller, argument: str) -> str:
@@ -68,6 +69,14 @@ class Bot:
 
             return Confirmation(f"Stop? {argument}", act)
 
+        async def close(caller: Caller, argument: str) -> Confirmation:
+            async def act() -> str:
+                self.acted.append(f"{caller.actor} {argument}")
+                await self.closed.wait()
+                return "sold"
+
+            return Confirmation(f"Close? {argument}", act, is_long=True)
+
         async def hang(_caller: Caller, _argument: str) -> str:
             self.ran.append("hang")
             self.started.set()
@@ -77,7 +86,7 @@ class Bot:
         async def fail(_caller: Caller, _argument: str) -> str:
             raise ZeroDivisionError(TOKEN)
 
-        runs = {"status": status, "kill": kill, "hang": hang, "fail": fail}
+        runs = {"status": status, "kill": kill, "close": close, "hang": hang, "fail": fail}
         return [
             BotCommand(name=name, alias=f"별칭{name}", usage="", help=f"about {name}", run=run)
             for name, run in runs.items()
@@ -181,6 +190,42 @@ async def test_a_typed_code_confirms_too(bot: Bot) -> None:
         await bot.api.send(f"/confirm {bot.api.code}")
         assert (await bot.api.until_said(3))[1:] == [NOT_CONFIRMED, "stopped"]
     assert len(bot.acted) == 1
+
+
+async def test_a_long_action_delays_no_other_command(bot: Bot) -> None:
+    async with bot.running():
+        await bot.api.send("/close 005930")
+        await bot.api.until_said(1)
+        await bot.api.press()
+        edited = await bot.api.until_said(1, "editMessageText")
+        assert edited == [f"Close? 005930\n{STARTED}"]
+        await bot.api.send("/status", "/kill leaving")
+        assert (await bot.api.until_said(3))[1] == "fine"
+        await bot.api.press()
+        assert (await bot.api.until_said(2, "editMessageText"))[1].endswith("stopped")
+        bot.closed.set()
+        assert (await bot.api.until_said(4))[3] == "sold"
+    assert bot.acted == [f"telegram:{OWNER} 005930", f"telegram:{OWNER} leaving"]
+
+
+async def test_a_typed_code_starts_a_long_action(bot: Bot) -> None:
+    bot.closed.set()
+    async with bot.running():
+        await bot.api.send("/close 005930")
+        await bot.api.until_said(1)
+        await bot.api.send(f"/confirm {bot.api.code}")
+        assert (await bot.api.until_said(3))[1:] == [STARTED, "sold"]
+
+
+async def test_a_long_action_that_does_not_end_is_reported(
+    bot: Bot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bot_module, "LONG_TIMEOUT_S", 0.05)
+    async with bot.running():
+        await bot.api.send("/close 005930")
+        await bot.api.until_said(1)
+        await bot.api.press()
+        assert (await bot.api.until_said(2))[1] == "No result within 0.05 s; see /status."
 
 
 async def test_a_cancelled_command_does_nothing(bot: Bot) -> None:

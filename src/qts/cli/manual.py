@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from uuid import UUID
 
 import typer
 
-from qts.cli.console import format_number, load_config, parse_uuid, print_json
+from qts.cli.console import load_config, parse_uuid, print_json
 from qts.domain import AccountKey, OperationError, RefusedError
 
 if TYPE_CHECKING:
@@ -139,37 +139,13 @@ async def live_prices(config: Path | None, key: AccountKey) -> dict[str, Decimal
 async def close_preview(
     config: Path | None, database: Database, keys: Sequence[AccountKey], symbol: str | None
 ) -> list[str]:
-    """Return what closing a symbol, or everything, will do."""
-    from qts.orders import list_orders, list_positions
-    from qts.risk import KillSwitch
+    """Return what closing a symbol, or everything, will do; nothing where nothing is open."""
+    from qts.dashboard import preview_close
 
-    lines: list[str] = []
-    for key in keys:
-        is_chosen: Callable[[Any], bool] = lambda row: symbol in (None, row.symbol)  # noqa: E731
-        held = [row for row in await list_positions(database, key) if row.quantity]
-        held = [row for row in held if is_chosen(row)]
-        orders = [row for row in await list_orders(database, key, only_open=True) if is_chosen(row)]
-        prices = await live_prices(config, key) if held else {}
-        if not held and not orders:
-            continue
-        lines.append(
-            f"account {key.short}: {_count(len(orders), 'open order')} cancelled,"
-            f" {_count(len(held), 'position')} sold at the market"
-        )
-        for row in held:
-            price = prices.get(row.symbol)
-            value = abs(row.quantity) * (price or row.average_price)
-            note = "" if price else " by its average price"
-            name = f" {row.name}" if row.name else ""
-            quantity = format_number(row.quantity)
-            lines.append(f"  {quantity} {row.symbol}{name}, about {value:,.0f} won{note}")
-        switch = (await KillSwitch(database, key).all()).get("account")
-        if switch is None or not switch.enabled:
-            lines.append("The kill switch is on: this will be refused, run qts kill off first.")
+    found = await preview_close(database, keys, symbol, await live_prices(config, keys[0]))
+    lines = list(found.lines)
+    if found.is_stopped:
+        lines.append("The kill switch is on: this will be refused, run qts kill off first.")
     if lines:
         lines.append("Strategies go on and may buy again; qts kill on --strategy KEY stops one.")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

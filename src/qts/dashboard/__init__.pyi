@@ -21,6 +21,7 @@ from qts.dashboard.daily_report import parse_day as parse_day
 from qts.dashboard.live_status import LiveStatus as LiveStatus
 from qts.dashboard.live_status import read_live as read_live
 from qts.dashboard.manual_orders import ManualOrderError as ManualOrderError
+from qts.dashboard.manual_orders import preview_close as preview_close
 from qts.dashboard.pages import ActionsPage as ActionsPage
 from qts.dashboard.pages import AlertsPage as AlertsPage
 from qts.dashboard.pages import DeadLettersPage as DeadLettersPage

@@ -17,6 +17,7 @@ from qts.orders import (
     ManualState,
     NewCommand,
     PlaceOrder,
+    PositionRow,
     check_instrument,
     check_symbol,
     list_positions,
@@ -26,6 +27,7 @@ from qts.orders import (
     wait_for_outcome,
 )
 from qts.outbox import PostgresBus, StreamConfig
+from qts.risk import KillSwitch
 
 MAX_NUMBER = Decimal(10) ** 20  # the ledger stores no larger one
 Commands = Sequence[tuple[AccountKey, ManualCommand]]
@@ -50,6 +52,13 @@ class ManualOrderError(OperationError):
         super().__init__(outcome_text(commands))
         self.commands = [command for _, command in commands]
         self.is_refused = all(each.state is ManualState.REFUSED for each in self.commands)
+
+
+class ClosePreview(NamedTuple):
+    """What closing will do, by account, and whether a kill switch refuses it."""
+
+    lines: Sequence[str]
+    is_stopped: bool
 
 
 class ManualOrderService:
@@ -141,6 +150,45 @@ class ManualOrderService:
             return list(self._accounts)
         check_name("account", account, map(str, self._accounts))
         return [key for key in self._accounts if str(key) == account]
+
+
+async def preview_close(
+    database: Database,
+    keys: Sequence[AccountKey],
+    symbol: str | None,
+    prices: Mapping[str, Decimal],
+) -> ClosePreview:
+    """Return what closing a symbol, or everything, will do; no lines where nothing is open."""
+    lines: list[str] = []
+    is_stopped = False
+    for key in keys:
+        held = [row for row in await list_positions(database, key) if row.quantity]
+        held = [row for row in held if symbol in (None, row.symbol)]
+        orders = await open_intents(database, key, symbol)
+        if not held and not orders:
+            continue
+        lines.append(
+            f"account {key.short}: {_count(len(orders), 'open order')} cancelled,"
+            f" {_count(len(held), 'position')} sold at the market"
+        )
+        lines += [_sale(row, prices.get(row.symbol)) for row in held]
+        switch = (await KillSwitch(database, key).all()).get("account")
+        is_stopped |= switch is None or not switch.enabled
+    return ClosePreview(lines, is_stopped)
+
+
+def _sale(row: PositionRow, price: Decimal | None) -> str:
+    value = abs(row.quantity) * (price or row.average_price)
+    note = "" if price else " by its average price"
+    name = f" {row.name}" if row.name else ""
+    quantity = f"{row.quantity:f}"
+    if "." in quantity:
+        quantity = quantity.rstrip("0").rstrip(".")
+    return f"  {quantity} {row.symbol}{name}, about {value:,.0f} won{note}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _check_number(name: str, value: Decimal) -> None:

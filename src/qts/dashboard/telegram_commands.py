@@ -4,6 +4,7 @@ What acts is an action of the dashboard, with the same log; its actor is `telegr
 
     /kill ↔ /release     every order, also of the stops: the switch of the account, the fail-safe
     /pause ↔ /resume     new positions only: the switches of the strategies
+    /close               one position: the manual command of `qts positions close`
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from qts.dashboard.action_service import ActionService
-from qts.dashboard.actions import Action, KillSwitchAction, ReleaseAction
+from qts.dashboard.actions import (
+    Action,
+    ClosePositionsAction,
+    KillSwitchAction,
+    ReleaseAction,
+)
 from qts.dashboard.daily_report import load_report
 from qts.dashboard.live_status import LiveStatus, PositionStatus, StrategyStatus
+from qts.dashboard.manual_orders import ManualOrderService, preview_close
 from qts.dashboard.session import Operator, Role
 from qts.dashboard.verdict import ACCOUNT, Observed, judge, read_stored
 from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError, RefusedError
+from qts.domain import AccountKey, Clock, OperationError, RefusedError, check_name
 from qts.notify import BotCommand, Caller, Confirmation
 from qts.orders import OrderRow, list_orders
-from qts.outbox import StreamConfig
+from qts.outbox import StreamConfig, uuid7
 from qts.pipeline import SEOUL
 from qts.risk import FailSafe, KillSwitch, SafetyState
 
@@ -50,6 +57,7 @@ class TelegramCommands:
         self._live = live
         self._clock = clock
         self._actions = ActionService(database, accounts, streams, running)
+        self._manual = ManualOrderService(database, accounts, streams)
 
     def all(self) -> list[BotCommand]:
         rows = (
@@ -59,6 +67,7 @@ class TelegramCommands:
             ("profit", "손익", "", "profit of the day, by strategy", self.profit),
             ("pause", "일시정지", "[REASON]", "open no position; exits go on", self.pause),
             ("resume", "재개", "[REASON]", "end /pause", self.resume),
+            ("close", "청산", "SYMBOL [REASON]", "sell a position at the market", self.close),
             ("kill", "정지", "REASON", "send no order, not even a stop's", self.kill),
             ("release", "해제", "[REASON]", "end /kill, FAIL and LOCKDOWN", self.release),
         )
@@ -160,6 +169,22 @@ class TelegramCommands:
         question = "Allow new positions. Strategies to switch on:"
         return self._switch(caller, question, paused, True, reason or "resumed by Telegram")
 
+    async def close(self, caller: Caller, argument: str) -> Confirmation:
+        symbol, _, reason = argument.partition(" ")
+        symbol, reason = symbol.upper(), _checked(reason or "closed by Telegram")
+        held = await self._manual.open_symbols(self._accounts)
+        names = sorted({name for found in held.values() for name in found})
+        if not symbol:
+            raise RefusedError(f"/close needs a symbol; open: {', '.join(names) or 'none'}")
+        check_name("position", symbol, names)
+        prices = {each.symbol: each.price for each in self._live().positions}
+        found = await preview_close(self._database, self._accounts, symbol, prices)
+        if found.is_stopped:
+            raise RefusedError("the kill switch is on and refuses every order; /release ends it")
+        lines = ["Close it? Strategies go on and may buy again; /pause stops that.", *found.lines]
+        action = ClosePositionsAction(id=uuid7(), symbol=symbol, reason=reason)
+        return self._confirmation(caller, "\n".join(lines), [action], is_long=True)
+
     def _switch(
         self,
         caller: Caller,
@@ -194,7 +219,7 @@ class TelegramCommands:
         )
 
     def _confirmation(
-        self, caller: Caller, question: str, actions: Sequence[Action]
+        self, caller: Caller, question: str, actions: Sequence[Action], *, is_long: bool = False
     ) -> Confirmation:
         by = Operator(caller.actor, Role.ADMIN, f"telegram chat {caller.chat}")
 
@@ -202,7 +227,7 @@ class TelegramCommands:
             done = [(await self._actions.perform(each, by)).message for each in actions]
             return f"Done: {'; '.join(done)}."
 
-        return Confirmation(question, act)
+        return Confirmation(question, act, is_long)
 
 
 def _checked(reason: str) -> str:

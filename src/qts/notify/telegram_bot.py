@@ -50,6 +50,7 @@ log = telemetry.logger("notify")
 MAX_AGE_S = 60.0  # an older command, sent while nothing read it, is not run
 READ_TIMEOUT_S = 2.0
 ACT_TIMEOUT_S = 10.0
+LONG_TIMEOUT_S = 60.0  # longer than the wait for a manual command
 BACKOFF_S = (1.0, 30.0)  # first, maximum
 RESTART_INTERVAL_S = 5.0
 MAX_REPLIES = 100
@@ -58,6 +59,7 @@ HANDLER = "telegram command"  # in outbox_handled
 NOT_CONFIRMED = (
     f"Nothing was done: only the author can confirm, once and within {CONFIRM_WITHIN_S:.0f} s."
 )
+STARTED = "Confirmed; the result follows."
 _CONFIRM, _CANCEL = "confirm", "cancel"
 _T = TypeVar("_T")
 
@@ -97,6 +99,7 @@ class TelegramBot:
         self._pending = PendingConfirmations(clock)
         self._expired: dict[Caller, list[str]] = {}  # commands of this batch
         self._replies = _Replies(clock)
+        self._group: asyncio.TaskGroup | None = None  # of what runs beside the polls
         for result in ("handled", "ignored", "repeated", "expired", "limited"):
             _updates.labels(result)
 
@@ -110,6 +113,7 @@ class TelegramBot:
                     asyncio.TaskGroup() as group,
                 ):
                     api = TelegramApi(session, self._token, self._config.telegram.url)
+                    self._group = group
                     group.create_task(self._replies.run(api))
                     group.create_task(self._poll(api))
             except* Exception:
@@ -229,7 +233,18 @@ class TelegramBot:
 
     async def _confirm(self, caller: Caller, code: str) -> str:
         found = self._pending.take(caller, code)
-        return NOT_CONFIRMED if found is None else await _bounded(found.act(), ACT_TIMEOUT_S)
+        return NOT_CONFIRMED if found is None else await self._act(caller, found)
+
+    async def _act(self, caller: Caller, confirmed: Confirmation) -> str:
+        """Return what was done; a long action is started, and its result is sent when it ends."""
+        if not confirmed.is_long or self._group is None:
+            return await _bounded(confirmed.act(), ACT_TIMEOUT_S)
+
+        async def act() -> None:
+            self._say(caller, await _bounded(confirmed.act(), LONG_TIMEOUT_S))
+
+        self._group.create_task(act())
+        return STARTED
 
     async def _on_press(
         self, caller: Caller, press: CallbackQuery, question: TelegramMessage
@@ -244,7 +259,7 @@ class TelegramBot:
         self._replies.add("answerCallbackQuery", answer)
         done = "Cancelled."
         if verb == _CONFIRM:
-            done = await _bounded(found.act(), ACT_TIMEOUT_S)
+            done = await self._act(caller, found)
         body = {"chat_id": caller.chat, "message_id": question.message_id}
         self._replies.add(
             "editMessageText", body | {"text": f"{found.question}\n{done}"[:MAX_CHARS]}

@@ -29,10 +29,14 @@ class Caller(NamedTuple):
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """What a command will do once its author confirms it."""
+    """What a command will do once its author confirms it.
+
+    A long one waits for a venue: other commands run beside it, and its result is a message.
+    """
 
     question: str
     act: Callable[[], Awaitable[str]]
+    is_long: bool = False
 
 
 def is_allowed(config: TelegramConfig, caller: Caller) -> bool:
