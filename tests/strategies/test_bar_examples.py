@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from qts.backtest import BacktestConfig, BacktestResult, run_backtest
-from qts.domain import Side, Tick
+from qts.domain import Account, Bar, Fill, Position, Side, Tick, Timeframe
 from qts.risk import RiskLimitsConfig
-from qts.strategies import load_strategy
+from qts.strategies import Signal, Strategy, StrategyBars, View, encode_state, load_strategy
 from tests.backtest.bars import bar_tape, day_closes
 from tests.backtest.tapes import BEGIN, tape
 
@@ -36,18 +37,71 @@ def test_minute_averages_buy_the_rise_and_sell_the_fall() -> None:
     assert min(fill.at.timestamp() for fill in result.fills) >= BEGIN + 600  # ten bars
 
 
-def test_the_breakout_buys_above_half_of_yesterdays_range_and_sells_the_next_day() -> None:
-    days = [[100, 110, 90, 100], [100, 105, 109, 110, 112], [120, 121]]
-    ticks = [
+BREAKOUT = "volatility_breakout.py:VolatilityBreakout"
+YESTERDAY = [100, 110, 90, 100]  # with an open of 100, the breakout is at 110
+
+
+def days_of_prices(*days: list[int]) -> list[Tick]:
+    return [
         Tick("KRW-BTC", 1e4 * price, 1.0, 0, 0, BEGIN + day * DAY_S + 1 + n)
         for day, prices in enumerate(days)
         for n, price in enumerate(prices)
     ]
-    result = run("volatility_breakout.py:VolatilityBreakout", ticks)
+
+
+def test_the_breakout_buys_above_half_of_yesterdays_range_and_sells_the_next_day() -> None:
+    result = run(BREAKOUT, days_of_prices(YESTERDAY, [100, 105, 109, 110, 112], [120, 121]))
     bought, sold = result.fills
     assert (bought.side, sold.side) == (Side.BUY, Side.SELL)
     assert bought.price >= 1_100_000  # the open and half of the range
     assert sold.at.timestamp() >= BEGIN + 2 * DAY_S
+
+
+def test_the_breakout_buys_once_in_a_day_also_where_a_stop_has_sold() -> None:
+    strategy = load_strategy(f"{EXAMPLES / BREAKOUT}").from_params({})
+    prices = [100, 110, 111, 107, 106, 106, 112, 113]  # the stop is at -2 %
+    ticks = days_of_prices(YESTERDAY, prices, [120, 121, 160, 161], [160, 161])
+    result = run_backtest(strategy, tape(ticks))
+    assert [(fill.side, int((fill.at.timestamp() - BEGIN) // DAY_S)) for fill in result.fills] == [
+        (Side.BUY, 1),
+        (Side.SELL, 1),
+        (Side.BUY, 2),
+        (Side.SELL, 3),
+    ]
+
+
+def test_the_breakout_keeps_after_a_restart_what_it_bought_on_the_day() -> None:
+    symbol, noon = "KRW-BTC", BEGIN + DAY_S // 2
+    held = Position(symbol, Decimal(1), Decimal(110))
+    fill = Fill(
+        trade_id="1",
+        broker_order_id="1",
+        symbol=symbol,
+        side=Side.BUY,
+        quantity=Decimal(1),
+        price=Decimal(110),
+        fee=Decimal(0),
+        at=datetime.fromtimestamp(noon, UTC),
+    )
+
+    def view(strategy: Strategy[Any]) -> View:
+        series = StrategyBars.of(strategy)
+        assert series is not None
+        series.add(Bar(symbol, Timeframe("1d"), BEGIN, 100, 110, 90, 100, 1, 100), ())
+        account = Account(cash=Decimal(0), holdings=())
+        return View(fill.at, {}, {symbol: held}, account, Decimal(0), series=series)
+
+    def signals(strategy: Strategy[Any], at: float) -> list[Side]:
+        found = strategy.on_tick(Tick(symbol, 111, 1, 0, 0, at), view(strategy))
+        return [each.side for each in found if isinstance(each, Signal)]
+
+    first = load_strategy(f"{EXAMPLES / BREAKOUT}").from_params({})
+    assert list(first.on_fill(fill, view(first))) == []
+    second = first.renewed()
+    second.restore_state(encode_state(second.key, first.state))
+    assert signals(second, noon + 60) == []
+    assert signals(second, noon + DAY_S) == [Side.SELL]
+    assert signals(second, noon + DAY_S + 1) == [Side.SELL]  # until it is sold
 
 
 WIDE = RiskLimitsConfig(max_order_value=10**9, max_symbol_exposure=0.9)
