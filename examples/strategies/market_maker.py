@@ -3,6 +3,8 @@
     QTS_PIPELINE__STRATEGIES=examples/strategies/market_maker.py:MarketMaker qts run
 
 It buys at the bid, sells what it has at the ask, and never has more than these two orders open.
+Where a venue sends no bid and ask with its prices (Upbit), its first order is a purchase at the
+last price: QTS streams the book of a symbol on order, and the ticks then have both.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ class MarketMaker(Strategy[Params], key="market_maker"):
     symbols = ("005930",)
 
     def on_tick(self, tick: Tick, view: View) -> Iterable[Signal | Cancel | Replace]:
-        if not 0 < tick.bid < tick.ask:
+        if not 0 < tick.bid <= tick.ask:
             return
-        quotes = {Side.BUY: Decimal(str(tick.bid)), Side.SELL: Decimal(str(tick.ask))}
+        quotes = {Side.BUY: Decimal(str(tick.bid))}
+        if tick.bid < tick.ask:
+            quotes[Side.SELL] = Decimal(str(tick.ask))
         quoted = set()
         for order in view.orders:
             if order.side in quoted:
                 yield Cancel(order)
-            elif order.price != quotes[order.side]:
+            elif order.price != quotes.get(order.side, order.price):
                 yield Replace(order, price=quotes[order.side])
             quoted.add(order.side)
         held = float(view.quantity(tick.symbol)) * tick.price

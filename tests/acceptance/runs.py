@@ -76,19 +76,19 @@ class Run:
     def errors(self) -> str:
         return Path(self._errors.name).read_text()
 
-    def end(self, number: int | None = None) -> int:
+    def end(self, number: int | None = None, within_s: float = DEADLINE_S) -> int:
         if number is not None:
             self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        out, _ = self.process.communicate(timeout=within_s)
         self.output += out or ""
         self._errors.close()
         return self.process.returncode
 
-    def ends_well(self, number: int | None = None) -> None:
+    def ends_well(self, number: int | None = None, within_s: float = DEADLINE_S) -> None:
         """Expect exit code 0; a run that is stopped while an outcome is unknown ends with 1."""
         if number is not None and self._sends:
             self.until_resolved()
-        code = self.end(number)
+        code = self.end(number, within_s)
         assert code == 0, f"ended with {code}: {self.output}\n{self.errors[-5000:]}"
 
     @property

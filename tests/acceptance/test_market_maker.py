@@ -1,4 +1,4 @@
-"""A market maker on paper: at most its two orders are open, by the venue's own record.
+"""A market maker: at most its two orders are open, by the venue's own record.
 
 It quotes, moves its quotes, is killed, sees its orders again after the restart, and leaves none
 open when it is stopped.
@@ -6,6 +6,9 @@ open when it is stopped.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -13,8 +16,11 @@ import pytest
 
 from qts.pipeline import replay_decisions
 from qts.pipeline.decision_journal import StrategyCallEntry, read_journal
+from qts.simulators import MarketConfig
+from qts.simulators.matching import SimulatedFill, SimulatedOrder
 from qts.strategies import Replace
 from tests.acceptance.runs import Run, running
+from tests.acceptance.venues import SimulatedAccount, simulated_account
 from tests.embedded.clients import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -82,3 +88,66 @@ def test_a_market_maker_never_has_more_than_its_two_orders_open(tmp_path: Path) 
         calls = [each for each in read_journal(journal) if isinstance(each, StrategyCallEntry)]
         returned = [each for call in calls for each in call.on_tick]
         assert any(isinstance(each, Replace) for each in returned)
+
+
+class OpenOrders:
+    """Counts, at each order that a simulator takes, what it then has open on each side."""
+
+    def __init__(self, venue: SimulatedAccount) -> None:
+        self._engine = venue.simulator.orders.engine
+        self._submit = self._engine.submit
+        self._engine.submit = self._counted
+        self.worst: Counter[str] = Counter()
+        self.taken = 0
+
+    def _counted(self, order: SimulatedOrder) -> list[SimulatedFill]:
+        fills: list[SimulatedFill] = self._submit(order)
+        self.worst |= Counter(each.side for each in self.now)
+        self.taken += 1
+        return fills
+
+    @property
+    def now(self) -> list[SimulatedOrder]:
+        found: list[SimulatedOrder] = self._engine.open_orders
+        return found
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "symbol"), [("kis", "005930"), ("upbit", "KRW-BTC")])
+async def test_a_minute_of_quotes_at_a_simulated_venue(
+    name: str, symbol: str, tmp_path: Path
+) -> None:
+    """A minute, a stop; a kill with orders open, a restart, a stop."""
+    market = MarketConfig(symbols=3, surges_per_hour=0.0, suspended=0, always_open=True)
+    table = f'class = "{EXAMPLES}/market_maker.py:MarketMaker", symbols = ["{symbol}"]'
+    home = tmp_path / "home"
+    async with simulated_account(name, market) as venue:
+        orders = OpenOrders(venue)
+        settings = SETTINGS | venue.settings(tmp_path) | {"QTS_STRATEGY": f"[{{ {table} }}]"}
+        del settings["QTS_PIPELINE__STRATEGIES"]
+        with running(home, "--duration", "60s", **settings) as run:
+            await asyncio.to_thread(run.ends_well, within_s=150)
+        in_a_minute = orders.taken
+        assert in_a_minute >= 10
+        assert orders.now == []
+        with running(home, **settings) as run:
+            await asyncio.to_thread(run.until, "Ready")
+            await wait_until(lambda: orders.taken >= in_a_minute + 6 and bool(orders.now))
+            await asyncio.to_thread(run.end, SIGKILL)
+        left = len(orders.now)
+        with running(home, **settings) as run:
+            await asyncio.to_thread(run.until, "Ready")
+            before = orders.taken
+            await wait_until(lambda: orders.taken >= before + 6)
+            await asyncio.to_thread(run.ends_well, SIGTERM)
+            summary = run.summary
+        print(f"{name}: {in_a_minute} orders in a minute, {left} open at the kill, {orders.worst}")
+        assert summary["books_agree"], summary["differences"]
+        assert orders.now == []
+        assert orders.worst == Counter(buy=1, sell=1)
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(90):
+        while not condition():  # noqa: ASYNC110 - of another process: there is no signal
+            await asyncio.sleep(0.05)
