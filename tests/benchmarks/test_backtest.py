@@ -21,6 +21,7 @@ def test_every_peer_makes_as_many_trades(symbols: int) -> None:
     assert len(set(trades.values())) == 1, trades
 
 
+@pytest.mark.soak
 def test_a_quick_run_has_a_row_for_each_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest, "_SYMBOLS", 50)
     found: dict[str, Any] = backtest.run(quick=True, progress=lambda _line: None).to_json()

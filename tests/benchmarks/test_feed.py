@@ -50,6 +50,7 @@ def test_the_stepped_clock_leaves_the_peer_capacity(tmp_path: Path, logged: bool
     assert try_pyrate(pyrate_limiter, path, PER_SECOND + 10) > 0
 
 
+@pytest.mark.soak
 def test_quick_run_has_a_row_for_each_claim_and_the_limit_is_never_exceeded() -> None:
     lines: list[str] = []
     found: dict[str, Any] = feed.run(quick=True, progress=lines.append).to_json()

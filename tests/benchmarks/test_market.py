@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import market
 from qts.router import MarketPlane
 
@@ -16,6 +18,7 @@ def test_ticks_are_those_of_a_market_in_order_of_time() -> None:
     assert plane.counts.ticks == 10_000
 
 
+@pytest.mark.soak
 def test_a_quick_run_has_a_row_for_each_claim() -> None:
     effort = market.Effort(rounds=1, ticks=20_000, peer_ticks=100, paced_seconds=1.05)
     rows = [*market.throughput(effort), *market.indicators(effort), *market.latency(effort)]

@@ -108,6 +108,7 @@ def test_a_restored_home_holds_the_same_rows_and_does_not_trade(
     assert (switch["enabled"], switch["changed_by"]) == (False, "restore")
 
 
+@pytest.mark.soak
 def test_a_home_restored_from_a_run_that_traded_runs(
     lived: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ async def test_two_workers_give_the_study_of_one_process(
     assert await database.fetchval("SELECT count(*) FROM study") == 0
 
 
+@pytest.mark.soak
 async def test_a_killed_worker_costs_its_trial_only(workdir: Path, database_url: Secret) -> None:
     whole = optimise("--study", "whole", "--processes", "1")
     (workdir / "starts").unlink()

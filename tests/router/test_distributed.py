@@ -198,6 +198,7 @@ def test_killed_sink_costs_nothing_once_another_is_started(halves: Halves) -> No
     assert halves.report("source")["verdict"] == "PASSED"
 
 
+@pytest.mark.soak
 def test_source_of_a_dead_sink_reports_what_is_left_and_a_later_sink_receives_it(
     halves: Halves,
 ) -> None:
@@ -218,6 +219,7 @@ def test_source_of_a_dead_sink_reports_what_is_left_and_a_later_sink_receives_it
     halves.check_record()
 
 
+@pytest.mark.soak
 def test_killed_server_that_restarts_with_its_data_loses_nothing(
     halves: Halves, nats: NatsServer
 ) -> None:
@@ -233,6 +235,7 @@ def test_killed_server_that_restarts_with_its_data_loses_nothing(
     assert halves.report("source")["verdict"] == "PASSED"
 
 
+@pytest.mark.soak
 def test_sink_of_a_dead_source_delivers_what_came_and_fails(halves: Halves) -> None:
     source = halves.half("source")
     assert source.stdout
