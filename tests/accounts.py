@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from qts.app import AccountSettings, TradingSystem, run_account
-from qts.brokers import AccountLock, BrokersConfig, account_key
+from qts.brokers import AccountLease, BrokersConfig, account_key
 from qts.config import Config
 from qts.database import Database
 from qts.domain import AccountKey, SystemClock
@@ -26,5 +26,5 @@ async def trading_system(
 ) -> AsyncIterator[TradingSystem]:
     """Build a trading system that holds its account; the caller opens it."""
     clock = SystemClock()
-    async with AccountLock(database, run_account(config), "home", clock, is_live=False) as lock:
-        yield TradingSystem(config, database, clock, [AccountSettings(config, lock, keys)])
+    async with AccountLease(database, run_account(config), "home", clock, is_live=False) as lease:
+        yield TradingSystem(config, database, clock, [AccountSettings(config, lease, keys)])

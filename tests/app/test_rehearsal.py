@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import qts
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.brokers.rehearsal_orders import RehearsalFailedError, RehearsalTimes
 from qts.config import Config
 from qts.database import Database
@@ -248,7 +248,7 @@ async def test_it_is_refused_while_a_run_trades_the_account(
     from qts.app.simulated_venue import run_account
 
     key = run_account(config)
-    async with AccountLock(database, key, "/home/of/a/run", SystemClock(), is_live=False):
+    async with AccountLease(database, key, "/home/of/a/run", SystemClock(), is_live=False):
         with pytest.raises(RefusedError, match=r"is traded by process .* /home/of/a/run"):
             await run_rehearsal(config, account, Operator())
     assert account.orders() == {}

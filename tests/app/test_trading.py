@@ -19,7 +19,7 @@ import pytest
 from qts.app.lane_control import request_level
 from qts.app.simulated_venue import SimulatedVenue
 from qts.app.trading import TradingSystem
-from qts.brokers.accounts import AccountTakenError
+from qts.brokers import AccountTakenError
 from qts.config import Config
 from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side
@@ -153,7 +153,8 @@ async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
         monkeypatch.setattr(trading._tasks, "end", end_all)
         monkeypatch.setattr(trading.accounts[0].fail_safe, "trip", trip_late)
         await database.execute(
-            "UPDATE account SET epoch = epoch + 1, pid = 1, host = 'other' WHERE account = $1",
+            "UPDATE account SET epoch = epoch + 1, holder = gen_random_uuid(), pid = 1,"
+            " host = 'other' WHERE account = $1",
             trading.accounts[0].key.account,
         )
         await database.execute(

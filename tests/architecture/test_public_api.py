@@ -22,7 +22,8 @@ PUBLIC: dict[str, str] = {
         AccountSettings App ChosenVenue DashboardLaunch DashboardProcess RehearsalOptions
         RunListener RunSummary ServerInfo SimulatedVenue StartupInfo TradingAccount TradingSummary
         TradingSystem backtest_config build_app cache_url check_key connect_history dashboard_launch
-        database_url history_is_simulated history_rules login_link observe_venue open_database
+        database_url describe_lease hand_over history_is_simulated history_rules login_link
+        observe_venue open_database
         open_store plan_observation rehearse request_level resolve_home restore_backup run_account
         run_accounts serve_dashboard start_servers trading_calendar write_backup
     """,
@@ -34,12 +35,14 @@ PUBLIC: dict[str, str] = {
         run_backtest select_tape show_job submit_job to_json
     """,
     "qts.brokers": """
-        ACKNOWLEDGEMENT AccountLock Broker BrokerOptions BrokersConfig CalendarOptions
-        ConnectOptions ExecutionReport FeesConfig KisBroker OrderMatches OrderPreview PaperBroker
-        PaperConfig PaperMatchingEngine PaperOrder Rehearsal RehearsalEnd RehearsalStart
+        ACKNOWLEDGEMENT AccountLease AccountTakenError Broker BrokerOptions BrokersConfig
+        CalendarOptions ConnectOptions ExecutionReport FeesConfig KisBroker LeaseStatus OrderMatches
+        OrderPreview PaperBroker PaperConfig PaperMatchingEngine PaperOrder Rehearsal RehearsalEnd
+        RehearsalStart
         RehearsalStep SimulatorOptions StreamGap SymbolForm Transcript
         UpbitBroker Venue VenueBlockedError VenueConnection VenueSimulator account_key
         is_account_locked key_digest list_accounts mask_secrets match_orders open_account
+        read_lease request_handover
         require_live_consent require_rehearsal venue_of venue_settings
     """,
     "qts.cache": """
@@ -77,7 +80,7 @@ PUBLIC: dict[str, str] = {
         OrderRequest OrderSnapshot OrderState OrderTerms OrderType OutcomeUnknownError Position
         PriceDataUnavailableError QtsError RefusedError ScenarioError SchemaTooNewError Secret
         STOPS ServerFailedError Side StrategyDisabled StrategyParamsChanged SystemClock TICK_TABLES
-        Tick
+        Tick TimeLimit
         TimeInForce Timeframe TradeLimitExceededError UPBIT_TICKS UnreachableError
         assumed_instrument check_name good_until krx_instrument name_choices nearest_name
         parse_duration split_names unknown_instrument upbit_instrument

@@ -17,6 +17,7 @@ from qts.brokers.error_boundary import send_before_deadline
 from qts.database import Database
 from qts.domain import ManualClock
 from qts.venues import BeforeSend, RateLimitedError
+from tests.brokers.test_upbit_broker import a_request
 from tests.conformance.venues import KisVenue, UpbitVenue, kis, upbit
 
 TIMEOUT_S = BrokersConfig().send_timeout_s
@@ -94,7 +95,7 @@ async def test_timeout_and_send_in_one_iteration_of_the_loop(writes_after_s: flo
         await asyncio.sleep(60)
 
     with pytest.raises(RateLimitedError, match="nothing was sent"):
-        await send_before_deadline(ManualClock(), 0.02, None, send)
+        await send_before_deadline(ManualClock(), 0.02, a_request(), send)
     with pytest.raises(RateLimitedError, match="nothing was sent"):
         await (await writing)
     assert sent == []

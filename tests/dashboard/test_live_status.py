@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.app import DashboardLaunch, serve_dashboard
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.cache import CacheConfig
 from qts.config import Config
 from qts.dashboard import DashboardConfig, LiveStatusSource, read_live
@@ -272,7 +272,7 @@ async def test_a_status_that_no_longer_changes_says_its_age(site: Site, database
     """The run keeps a status readable while its lane P3 is paused."""
     old = time.time() - 60
     await statuses.publish(site.store, site.prefix, ttl_ms=60_000, at=old)
-    async with AccountLock(database, PAPER, "home", SystemClock(), is_live=False):
+    async with AccountLease(database, PAPER, "home", SystemClock(), is_live=False):
         async with site.connect() as client, client.socket() as socket:
             async with asyncio.timeout(TIMEOUT_S):
                 while True:

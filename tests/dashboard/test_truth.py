@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.cache import StoreWrite
 from qts.dashboard import DashboardConfig
 from qts.dashboard.live_status import encode
@@ -189,7 +189,7 @@ async def test_a_slow_connection(site: Site, browser: Any) -> None:
 
 async def test_a_run_that_was_killed(site: Site, browser: Any) -> None:
     async with watching(browser, site) as seen:
-        async with AccountLock(site.database, PAPER, "home", SystemClock(), is_live=False):
+        async with AccountLease(site.database, PAPER, "home", SystemClock(), is_live=False):
             site.run()
             await seen.until("trading")
             await seen.forget()
@@ -241,7 +241,7 @@ async def test_a_valkey_that_is_gone(
         prefix, home = f"qts-truth-{os.getpid()}:", tmp_path / "other"
         home.mkdir()
         opening = opened(site.database, Secret(proxy.url), home, DashboardConfig(port=0), prefix)
-        lock = AccountLock(site.database, PAPER, "home", SystemClock(), is_live=False)
+        lock = AccountLease(site.database, PAPER, "home", SystemClock(), is_live=False)
         async with lock, opening as other, watching(browser, other) as seen:
             other.run()
             await seen.until("trading")
@@ -264,7 +264,7 @@ async def test_a_valkey_that_is_gone(
 async def test_a_hub_fed_with_garbage(site: Site, browser: Any) -> None:
     key, whole = f"{site.prefix}live", encode(statuses.live())
     garbage = ("", "no JSON", "{}", "[1]", whole[: len(whole) // 2], '{"at": "x"}', "\\ud800")
-    lock = AccountLock(site.database, PAPER, "home", SystemClock(), is_live=False)
+    lock = AccountLease(site.database, PAPER, "home", SystemClock(), is_live=False)
     async with lock, watching(browser, site) as seen:
         site.run()
         await seen.until("trading")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.app.simulated_venue import is_simulated
-from qts.brokers import AccountLock, is_account_locked
+from qts.brokers import AccountLease, is_account_locked
 from qts.config import Config
 from qts.dashboard.live_status import STALE_S, LimitStatus, LiveStatus, SafetyStatus, VenueStatus
 from qts.dashboard.terminal.tables import frame, rows_of
@@ -198,7 +198,7 @@ def test_it_never_says_that_qts_trades_without_a_recent_status(
 
 async def test_a_run_that_holds_its_account_is_seen(database: Database) -> None:
     assert not await is_account_locked(database, PAPER)
-    async with AccountLock(database, PAPER, "home", SystemClock(), is_live=False):
+    async with AccountLease(database, PAPER, "home", SystemClock(), is_live=False):
         assert await is_account_locked(database, PAPER)
         assert not await is_account_locked(database, UPBIT)
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from qts.brokers import open_account
 from qts.database import Database, Row
-from qts.domain import Clock, IntentType, ManualClock, OrderType, Side
+from qts.domain import Clock, IntentType, ManualClock, OrderType, Side, TimeLimit
 from qts.orders import (
     CreateOrderAttempt,
     DatabaseSafetyControls,
@@ -66,6 +66,16 @@ def approved(clock: Clock, facts: AccountFacts | None = None, **more: Any) -> Ap
     return approve(OrderProposal(**values), clock.now(), facts)
 
 
+class UnusedLease:
+    """The lease of an account that no run has held; it is never lost."""
+
+    epoch = 0
+    is_held = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.send_by = TimeLimit(clock, 1e9)
+
+
 class OrderKit:
     """A desk, an executor and a reconciler on one database, before a venue in memory."""
 
@@ -98,7 +108,10 @@ class OrderKit:
         )
         self.reconciler = Reconciler(self.context, account)
         self.executor = OrderExecutor(
-            self.context, self.reconciler.is_reconciled, self.reconciler.request
+            self.context,
+            self.reconciler.is_reconciled,
+            self.reconciler.request,
+            UnusedLease(clock),
         )
         self.desk = OrderManager(
             database, bus, venue.key, self.changes.append, clock, self.executor

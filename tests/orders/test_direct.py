@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from qts.database import Database
-from qts.domain import IntentType, ManualClock, OutcomeUnknownError, Side
+from qts.domain import IntentType, ManualClock, OutcomeUnknownError, Side, TimeLimit
 from qts.orders import SubmitResult, executor, freeze_position, load_account_state
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, PostgresBus
 from qts.outbox.testing import RecordingBus
@@ -185,10 +185,10 @@ async def test_a_lost_lock_between_commit_and_request_sends_nothing(
 async def test_a_delay_between_commit_and_request_sends_nothing(
     kit: OrderKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, late_ns = kit.executor.start, round(kit.context.config.send_within_s * 1e9) + 1
+    start = kit.executor.start
 
-    async def delayed(attempt: Any, claim: Any, began_ns: int) -> None:
-        await start(attempt, claim, began_ns - late_ns)
+    async def delayed(attempt: Any, claim: Any, _deadline: Any) -> None:
+        await start(attempt, claim, TimeLimit(kit.clock, 0.0))
 
     monkeypatch.setattr(kit.executor, "start", delayed)
     submitted = await submit(kit)

@@ -33,7 +33,7 @@ from qts.risk import FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.conformance.venues import NETWORKED, SimulatedMarket, inject_fault
 from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import SYMBOL, OrderKit
+from tests.orders.kit import SYMBOL, OrderKit, UnusedLease
 from tests.outbox.kit import until
 
 HANG_S = 20.0
@@ -52,7 +52,9 @@ async def trading(database: Database, venue: SimulatedMarket) -> AsyncIterator[O
         ledger = Ledger(database, bus, key, on_change=None)
         context = ExecutionContext(database, bus, venue.broker, ledger, safety, CONFIG, clock)
         dispatcher = Dispatcher()
-        OrderExecutor(context, lambda: True, lambda _reason: None).register(dispatcher)
+        OrderExecutor(context, lambda: True, lambda _reason: None, UnusedLease(clock)).register(
+            dispatcher
+        )
         commands = [name for name in streams if name in ("everbit.trade.command", EXITS)]
         consumers = [bus.consumer(stream, dispatcher, str(key)) for stream in commands]
         tasks = [asyncio.create_task(consumer.run()) for consumer in consumers]

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.database import Database
 from qts.domain import MANUAL, ManualClock, OperationError, RefusedError, Side, SystemClock
 from qts.orders import (
@@ -40,7 +40,7 @@ RESULT = ManualResult(message="done")
 @pytest.fixture
 async def bus(database: Database) -> AsyncIterator[PostgresBus]:
     """A bus, while a run holds the account."""
-    lock = AccountLock(database, PAPER, "home", SystemClock(), is_live=False)
+    lock = AccountLease(database, PAPER, "home", SystemClock(), is_live=False)
     async with PostgresBus.open(database, STREAMS) as bus, lock:
         yield bus
 

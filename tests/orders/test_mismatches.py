@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.database import Database
 from qts.domain import Account, ManualClock, Side, SystemClock, UnreachableError
 from qts.orders import resolve_manually
@@ -253,8 +253,9 @@ async def test_another_order_is_not_taken_for_one_that_was_given_up(
 @asynccontextmanager
 async def engine(kit: OrderKit) -> AsyncIterator[ExecutionEngine]:
     positions = PositionSync(Portfolio(kit.clock, LISTED), cast("Any", None), {}, kit.clock)
-    async with AccountLock(kit.database, kit.venue.key, "", kit.clock, is_live=False) as lock:
-        yield ExecutionEngine(kit.context, lambda _update: None, positions, lock)
+    async with AccountLease(kit.database, kit.venue.key, "", kit.clock, is_live=False) as lease:
+        kit.executor.lease = lease
+        yield ExecutionEngine(kit.context, lambda _update: None, positions, lease)
 
 
 def after_reads(kit: OrderKit, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
@@ -296,7 +297,9 @@ async def test_an_order_without_an_outcome_is_looked_up_at_the_end(database: Dat
     async with open_kit(database, SystemClock()) as kit, engine(kit) as execution:
         submitted = await kit.submit()
         assert submitted.attempt_id is not None
-        sent = await mark_sent(kit.database, kit.venue.key, submitted.attempt_id, kit.clock.now())
+        sent = await mark_sent(
+            kit.database, kit.venue.key, submitted.attempt_id, kit.clock.now(), 1
+        )
         assert sent is not None
         await kit.venue.place(sent.request)  # and its sender has recorded nothing
         assert await execution.final_check(START) == (True, ())

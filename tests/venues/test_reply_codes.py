@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from qts.brokers.error_boundary import translate_order_errors
 from qts.domain import OperationError, OutcomeUnknownError, QtsError, RefusedError, UnreachableError
-from qts.orders.executor import classify_place_error
-from qts.orders.place_monitor import PlaceOutcomeKind
+from qts.orders.place_monitor import PlaceOutcomeKind, classify_place_error
 from qts.venues import RateLimitedError, VenueRejectedError
 from qts.venues.errors import ReplyClass, VenueCode, class_table, code_table
 from qts.venues.kis import codes as kis

@@ -17,6 +17,8 @@ from qts.app.market_history import connect_history as connect_history
 from qts.app.market_history import history_is_simulated as history_is_simulated
 from qts.app.market_history import history_rules as history_rules
 from qts.app.market_history import trading_calendar as trading_calendar
+from qts.app.pair import describe_lease as describe_lease
+from qts.app.pair import hand_over as hand_over
 from qts.app.rehearsal import RehearsalOptions as RehearsalOptions
 from qts.app.rehearsal import check_key as check_key
 from qts.app.rehearsal import rehearse as rehearse

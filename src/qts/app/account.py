@@ -15,7 +15,7 @@ from qts.app.market_history import recent_bars
 from qts.app.supervision import TaskSupervisor
 from qts.app.venue import FeedSource, connect_venue, instrument_sync, open_paper_broker
 from qts.app.workers import RunWorkers
-from qts.brokers import AccountLock, Broker
+from qts.brokers import AccountLease, Broker
 from qts.brokers.paper import PaperBroker
 from qts.cache import Cache, CacheStore
 from qts.config import Config
@@ -82,7 +82,7 @@ class AccountSettings(NamedTuple):
     """What an account of a run is opened with; `keys` is the folder of its venue's token."""
 
     config: Config
-    lock: AccountLock
+    lease: AccountLease
     keys: Path
 
 
@@ -105,22 +105,22 @@ class TradingAccount:
     """Built in the order of its methods: `open`, `connect`, `build`, `register`, `start`."""
 
     def __init__(self, settings: AccountSettings, run: RunParts, number: int) -> None:
-        config, self.lock, self.keys = settings
-        self.key = key = self.lock.key
+        config, self.lease, self.keys = settings
+        self.key = key = self.lease.key
         self.config = replace(config, cache=config.cache.of_account(key.account))
         self.venue = config.feed.venue_name
         self.alone = len(run.store.state.accounts) == 1
         self._run, self.limits = run, run.limits
         database, clock = run.database, run.clock
         self.monitor = SafetyMonitor(database, key, clock)
-        self.fail_safe = FailSafe(database, key)
-        self.kill_switch = KillSwitch(database, key)
+        self.fail_safe = FailSafe(database, key, self._epoch)
+        self.kill_switch = KillSwitch(database, key, self._epoch)
         self.reporter = FailSafeReporter(self.fail_safe, self._add_alert, clock)
         self.instruments = Instruments()
         self.portfolio = Portfolio(clock, self.instruments, run.store, number)
         self._version = AccountVersion()
         self._tracker = IntentTracker()
-        self._stop_orders = StopOrders(database, key, self.portfolio, clock)
+        self._stop_orders = StopOrders(database, key, self.portfolio, clock, self._epoch)
         self.stopping = False
 
     events: AccountEvents
@@ -194,7 +194,9 @@ class TradingAccount:
         self.market = MarketState(self.events, self.micro_risk, stops, self.portfolio, clock)
         kinds = {each.key: each.kind for each in self._run.strategies.values()}
         own = own_stops(stops, self._run.instances)
-        self.positions = PositionSync(self.portfolio, self.micro_risk, kinds, clock, own)
+        self.positions = PositionSync(
+            self.portfolio, self.micro_risk, kinds, clock, own, self._epoch
+        )
         self._account_cache = AccountCacheWriter(self.cache, self._cached, version)
         self._evaluator = AccountEvaluator(self.events, self._account_cache, version)
         self.publisher = AsyncPublisher(self._engine, self.events.source("orders"))
@@ -210,7 +212,7 @@ class TradingAccount:
             clock=clock,
             order_database=self._orders,
         )
-        self.execution = ExecutionEngine(context, updates, self.positions, self.lock)
+        self.execution = ExecutionEngine(context, updates, self.positions, self.lease)
         self._freezer = PositionFreezer(database, bus, key, self._run.alerts, version, clock)
 
     def _build_pipeline(self, on_order: Callable[[datetime], None]) -> None:
@@ -287,6 +289,9 @@ class TradingAccount:
 
     # --- what others read -----------------------------------------------------------------------
 
+    def _epoch(self) -> int:
+        return self.lease.epoch
+
     @property
     def description(self) -> str:
         """Where orders go, and what is watched."""
@@ -317,7 +322,7 @@ class TradingAccount:
     async def start(self, tasks: TaskSupervisor) -> None:
         """Reconcile, then start the tasks of the account; ticks come with `start_feed`."""
         run, database = tasks.start, self._run.database
-        run("account lock", self.lock.run(self.reporter.trip))
+        run("account lease", self.lease.run(self.reporter.trip))
         run("instruments", self._instrument_sync.run())
         run("safety monitor", self.monitor.run())
         run("execution reports", self.reconciler.follow_reports())
@@ -359,6 +364,10 @@ class TradingAccount:
         run("stops", maintenance.keep_positions(parts, began, alerts))
         watching = maintenance.watch_venue_stream(parts, self.venue, is_streaming, alerts)
         run("venue stream", watching)
+
+    def stop_workers(self) -> None:
+        """Claim no more commands."""
+        self._workers.stop()
 
     async def settle(self) -> None:
         """Wait for cycles, exits and orders in flight, then for what they changed."""

@@ -18,6 +18,7 @@ from qts import telemetry
 from qts.app.account import AccountSettings
 from qts.app.account_configs import account_configs, check_venues
 from qts.app.dashboard_process import DashboardProcess
+from qts.app.pair import describe_leases, stand_by
 from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
 from qts.app.servers import (
@@ -38,7 +39,7 @@ from qts.app.summary import RunSummary, TradingSummary
 from qts.app.supervision import SystemdListener, ping_watchdog
 from qts.app.trading import TradingSystem
 from qts.app.venue import ChosenVenue
-from qts.brokers import AccountLock, require_rehearsal
+from qts.brokers import AccountLease, require_rehearsal
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import AccountKey, Clock, RefusedError, SystemClock
@@ -61,12 +62,14 @@ class StartupInfo(msgspec.Struct, frozen=True):
     dashboard: str = ""  # its address; empty: none
     login: str = ""  # login link, at the first start only
     lockdown: str = ""  # reason of a LOCKDOWN that outlived the previous run; empty: none
+    standby: str = ""  # for which accounts, and who holds them; empty: the run is active
 
 
 class RunListener(Protocol):
     """Observer of the stages of a run."""
 
     def starting(self) -> None: ...
+    def standing_by(self, ready: StartupInfo) -> None: ...
     def ready(self, ready: StartupInfo) -> None: ...
     def stopping(self) -> None: ...
 
@@ -87,6 +90,21 @@ def check(config: Config) -> None:
     config.strategy_instances()
 
 
+def check_standby(config: Config) -> None:
+    """Refuse a standby that could not take over from the active run."""
+    if config.database.url is None:
+        raise RefusedError(
+            "--standby needs database.url: the PostgreSQL of the active run, on no machine that"
+            " fails with it"
+        )
+    for account in account_configs(config):
+        if uses_simulated_venue(account) and account.brokers.names != ("paper",):
+            raise RefusedError(
+                f"--standby: venues.{account.feed.venue_name} has no key, and a simulator of the"
+                " active run ends with it; set the key and address of the venue"
+            )
+
+
 def check_rehearsals(config: Config, home: Home, clock: Clock) -> None:
     """Refuse live trading with a key that was not rehearsed lately."""
     for account in account_configs(config):
@@ -103,14 +121,26 @@ class App:
         self.home = home
         self._clock = clock
         self._stop = asyncio.Event()
+        self._is_standby = False
         self._restarts: list[str] = []
 
     def run(
-        self, seconds: float | None, listener: RunListener, *, trade: bool = True
+        self,
+        seconds: float | None,
+        listener: RunListener,
+        *,
+        trade: bool = True,
+        standby: bool = False,
     ) -> RunSummary:
-        """Run for `seconds`, or until SIGINT or SIGTERM, then stop cleanly."""
+        """Run for `seconds`, or until SIGINT or SIGTERM, then stop cleanly.
+
+        A standby trades once the active run has ended, or lost its accounts.
+        """
+        self._is_standby = standby
         if trade:
             check(self.config)
+            if standby:
+                check_standby(self.config)
             check_rehearsals(self.config, self.home, self._clock)
         try:
             telemetry.configure(self.config.telemetry)
@@ -175,12 +205,28 @@ class App:
         ready: StartupInfo,
         server_watch: asyncio.Task[None],
         how: tuple[float | None, RunListener],
-    ) -> TradingSummary:
+    ) -> TradingSummary | None:
         """Trade until stopped; on the simulated market where no key is set."""
         seconds, listener = how
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
-            config, accounts = await self._accounts(stack, database)
+            config = replace(self.config, home=self.home.path)
+            leases = [self._account_lease(database, each) for each in account_configs(config)]
+            if self._is_standby:
+                listener.standing_by(
+                    replace(ready, standby=await describe_leases(database, leases))
+                )
+                taking = asyncio.create_task(stand_by(stack, leases))
+                stack.push_async_callback(_end, taking)
+                await self._until_stopped(seconds, server_watch, taking)
+                if not taking.done():
+                    listener.stopping()
+                    return None
+                seconds = seconds and max(0.0, seconds - self._since(began_ns))
+                began_ns = self._clock.monotonic_ns()
+            for lease in () if self._is_standby else leases:
+                await stack.enter_async_context(lease)
+            config, accounts = await self._accounts(stack, database, config, leases)
             trading = TradingSystem(config, database, self._clock, accounts)
             await stack.enter_async_context(trading.open(cache_url(config, self.home)))
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
@@ -194,35 +240,47 @@ class App:
                     lockdown=trading.lockdown,
                 )
             )
-            await self._until_stopped(seconds, server_watch, trading.failed)
+            handovers = [asyncio.create_task(lease.handover.wait()) for lease in leases]
+            for each in handovers:
+                stack.push_async_callback(_end, each)
+            await self._until_stopped(seconds, server_watch, trading.failed, *handovers)
             listener.stopping()
             await trading.stop()
-            return await trading.summary()
+            is_handover = any(lease.handover.is_set() for lease in leases)
+            if is_handover:
+                for lease in leases:
+                    await lease.release()
+            return await trading.summary(reconcile=not is_handover)
 
     async def _accounts(
-        self, stack: contextlib.AsyncExitStack, database: Database
+        self,
+        stack: contextlib.AsyncExitStack,
+        database: Database,
+        config: Config,
+        leases: list[AccountLease],
     ) -> tuple[Config, list[AccountSettings]]:
-        """Lock every account; return the settings of the run, and of each account."""
-        config = replace(self.config, home=self.home.path)
+        """Return the settings of the run, and of each account; start simulators if need be."""
         configs = account_configs(config)
-        locks = [
-            await stack.enter_async_context(self._account_lock(database, each)) for each in configs
-        ]
         accounts: list[AccountSettings] = []
-        for each, lock in zip(configs, locks, strict=True):
+        for each, lease in zip(configs, leases, strict=True):
             folder = "simulator" if len(configs) == 1 else f"simulator-{each.feed.venue_name}"
             if accounts:  # the port of the settings is the first simulator's
                 each = replace(each, simulator=replace(each.simulator, port=0))
-            settings, keys = await self._venue_settings(stack, database, each, lock.key, folder)
-            accounts.append(AccountSettings(settings, lock, keys))
+            settings, keys = await self._venue_settings(stack, database, each, lease.key, folder)
+            accounts.append(AccountSettings(settings, lease, keys))
         if all(uses_simulated_venue(each) for each in configs):
             config = replace(config, pipeline=SimulatedVenue.pipeline(config))
         return config, accounts
 
-    def _account_lock(self, database: Database, config: Config) -> AccountLock:
-        is_live = config.brokers.mode == "live"
-        key, home = account_of(config), str(self.home.path)
-        return AccountLock(database, key, home, self._clock, is_live=is_live)
+    def _account_lease(self, database: Database, config: Config) -> AccountLease:
+        return AccountLease(
+            database,
+            account_of(config),
+            str(self.home.path),
+            self._clock,
+            is_live=config.brokers.mode == "live",
+            send_within_s=config.orders.send_within_s,
+        )
 
     async def _venue_settings(
         self,
@@ -250,7 +308,7 @@ class App:
         self,
         seconds: float | None,
         server_watch: asyncio.Task[None],
-        *others: asyncio.Future[None],
+        *others: asyncio.Future[Any],
     ) -> None:
         stopped = asyncio.create_task(self._stop.wait())
         waited: set[asyncio.Future[Any]] = {stopped, server_watch, *others}
@@ -293,6 +351,6 @@ def _signals_set(event: asyncio.Event) -> Iterator[None]:
         release()
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})

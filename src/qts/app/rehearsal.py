@@ -1,4 +1,4 @@
-"""A rehearsal with the connection, broker and lock that a run would use."""
+"""A rehearsal with the connection, broker and lease that a run would use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qts.app.simulated_venue import SimulatedVenue
 from qts.app.venue import ChosenVenue
 from qts.brokers import (
     ACKNOWLEDGEMENT,
-    AccountLock,
+    AccountLease,
     BrokerOptions,
     Rehearsal,
     RehearsalEnd,
@@ -160,8 +160,9 @@ async def _connected(
         database = await stack.enter_async_context(open_database(config))
         await migrate(database)
         is_live = config.brokers.mode == "live"
-        lock = AccountLock(database, key, str(home.path), clock, is_live=is_live)
-        await stack.enter_async_context(lock)
+        lease = AccountLease(database, key, str(home.path), clock, is_live=is_live)
+        await stack.enter_async_context(lease)
+        await lease.wait_quiet()
         connection = await stack.enter_async_context(chosen.connect(home.path, clock))
         instruments = Instruments(await chosen.instruments(clock).fetch())
         instruments.check(symbol)
@@ -174,7 +175,7 @@ async def _connected(
             data=connection.data,
             calendar=None if config.feed.always_open else chosen.calendar,
             skew=connection.skew,
-            lock=lock,
+            lease=lease,
             instrument=instruments[symbol],
             clock=clock,
             times=times,

@@ -190,9 +190,14 @@ async def _outbox(
     return outbox
 
 
-async def summarise_trading(trading: TradingSystem) -> TradingSummary:
-    """Summarise a stopped run, after a final reconciliation with each broker."""
-    found = await asyncio.gather(*(_summarise(trading, each) for each in trading.accounts))
+async def summarise_trading(trading: TradingSystem, *, reconcile: bool) -> TradingSummary:
+    """Summarise a stopped run, after a final reconciliation with each broker.
+
+    Without, the books count as agreed: another run holds the accounts and reconciles them.
+    """
+    found = await asyncio.gather(
+        *(_summarise(trading, each, reconcile) for each in trading.accounts)
+    )
     venues = {each.venue: of for each, of in zip(trading.accounts, found, strict=True)}
     database, began = trading.database, trading.began
     keys, bars = [each.key for each in trading.accounts], trading.bars.counts
@@ -246,10 +251,14 @@ def _hit_rates(trading: TradingSystem) -> dict[str, float | None]:
     return rates
 
 
-async def _summarise(trading: TradingSystem, account: TradingAccount) -> VenueSummary:
+async def _summarise(
+    trading: TradingSystem, account: TradingAccount, reconcile: bool
+) -> VenueSummary:
     """Summarise one account, after a final reconciliation."""
     database, began = trading.database, trading.began
-    agree, differences = await account.execution.final_check(began)
+    agree, differences = True, tuple[str, ...]()
+    if reconcile:
+        agree, differences = await account.execution.final_check(began)
     with contextlib.suppress(OperationError):  # the differences say so
         # The lanes have stopped: what the comparison found comes from the ledger alone.
         await account.positions.reload(database, account.broker, after_stop=True)

@@ -101,6 +101,10 @@ class SystemdListener:
     def starting(self) -> None:
         self._listener.starting()
 
+    def standing_by(self, ready: StartupInfo) -> None:
+        self._listener.standing_by(ready)
+        sd_notify(f"READY=1\nSTATUS=standby for {ready.standby}", self._environ)
+
     def ready(self, ready: StartupInfo) -> None:
         self._listener.ready(ready)
         status = " ".join(ready.trading.split()) or "servers run; nothing is traded"

@@ -78,7 +78,7 @@ class TradingSystem:
         self.alerts = RecentAlerts()
         self.instances = config.strategy_instances()
         self.strategies = {each.name: each.create() for each in self.instances}
-        keys, journal_mb = [each.lock.key for each in accounts], config.retention.journal_mb
+        keys, journal_mb = [each.lease.key for each in accounts], config.retention.journal_mb
         header = journal_header(config, self.instances, self.began, keys)
         self.journal = open_decision_journal(config.pipeline.journal, header, journal_mb)
         self.store = build_store(clock, self.journal, len(accounts))
@@ -211,7 +211,9 @@ class TradingSystem:
         )
         view, on_signals = self.store.view, self.scheduler.on_signals
         loop = asyncio.get_running_loop()
-        self._states = StrategyStates(self.database, self.accounts[0].key, record)
+        lease = self.accounts[0].lease
+        epoch = lambda: lease.epoch  # noqa: E731
+        self._states = StrategyStates(self.database, lease.key, record, epoch)
         keep = self._states.keep
         hooks = RunnerHooks(view, self._wake_strategy, on_signals, loop, record, keep)
         isolated = config.pipeline.isolated_strategies
@@ -237,9 +239,9 @@ class TradingSystem:
         """Done when a task of the run failed."""
         return self._tasks.failed
 
-    async def summary(self) -> TradingSummary:
-        """Summarise the run after its stop, reconciled with the brokers."""
-        return await summarise_trading(self)
+    async def summary(self, *, reconcile: bool = True) -> TradingSummary:
+        """Summarise the run after its stop, reconciled with the brokers while it has the leases."""
+        return await summarise_trading(self, reconcile=reconcile)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -292,6 +294,8 @@ class TradingSystem:
         self.stopping = True
         for account in self.accounts:
             account.stopping = True
+            if not account.lease.is_held:  # another run may: its commands are not ours
+                account.stop_workers()
         await self._tasks.end(self._feed_tasks)
         for account in self.accounts:
             account.pipeline.stop()

@@ -1,4 +1,3 @@
-from qts.brokers.accounts import AccountLock as AccountLock
 from qts.brokers.accounts import is_account_locked as is_account_locked
 from qts.brokers.accounts import list_accounts as list_accounts
 from qts.brokers.accounts import open_account as open_account
@@ -14,6 +13,11 @@ from qts.brokers.config import FeesConfig as FeesConfig
 from qts.brokers.config import PaperConfig as PaperConfig
 from qts.brokers.config import require_live_consent as require_live_consent
 from qts.brokers.kis import KisBroker as KisBroker
+from qts.brokers.lease import AccountLease as AccountLease
+from qts.brokers.lease import AccountTakenError as AccountTakenError
+from qts.brokers.lease import LeaseStatus as LeaseStatus
+from qts.brokers.lease import read_lease as read_lease
+from qts.brokers.lease import request_handover as request_handover
 from qts.brokers.paper import PaperBroker as PaperBroker
 from qts.brokers.paper_matching import PaperMatchingEngine as PaperMatchingEngine
 from qts.brokers.paper_matching import PaperOrder as PaperOrder

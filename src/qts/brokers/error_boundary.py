@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TypeVar
 
 from qts.brokers.broker import VenueBlockedError
@@ -58,15 +57,16 @@ def translate_decode_errors(venue: str) -> Iterator[None]:
 async def send_before_deadline(
     clock: Clock,
     timeout_s: float,
-    expires_at: datetime | None,
+    request: OrderRequest,
     send: Callable[[BeforeSend], Awaitable[R]],
 ) -> R:
     """Call `send`, and raise RateLimitedError if the body is not sent in time.
 
-    In time is within `timeout_s` and, by the wall clock, before `expires_at`. The client calls the
-    BeforeSend callback as it writes the body. Until then the order can be abandoned and nothing was
-    sent; afterwards its outcome counts. Both clocks are read at that moment: a process that was
-    stopped sees no timeout, and the monotonic clock stands still while the machine sleeps.
+    In time is within `timeout_s`, before the last of `request.send_by` and, by the wall clock,
+    before `request.expires_at`. The client calls the BeforeSend callback as it writes the body.
+    Until then the order can be abandoned and nothing was sent; afterwards its outcome counts. All
+    clocks are read at that moment: a process that was stopped sees no timeout, and the monotonic
+    clock stands still while the machine sleeps.
     """
     deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
     timeout = asyncio.timeout(timeout_s)
@@ -74,6 +74,11 @@ async def send_before_deadline(
     def before_send() -> None:
         if timeout.expired() or clock.monotonic_ns() > deadline_ns:
             raise too_late
+        if request.send_by and all(each.is_over(clock) for each in request.send_by):
+            raise RateLimitedError(
+                "the process stood still for longer than orders.send_within_s; nothing was sent"
+            )
+        expires_at = request.expires_at
         if expires_at is not None and clock.now() >= expires_at:
             raise RateLimitedError(f"the order expired at {expires_at:%H:%M:%S}; nothing was sent")
         timeout.reschedule(None)

@@ -105,7 +105,7 @@ class KisBroker:
             reply = await send_before_deadline(
                 self._clock,
                 self._config.send_timeout_s,
-                request.expires_at,
+                request,
                 lambda before_send: self._client.call(
                     PLACE[request.side], body, priority_of(request), before_send=before_send
                 ),

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import NamedTuple
 
-from qts.brokers.accounts import AccountLock
 from qts.brokers.broker import Broker
+from qts.brokers.lease import AccountLease
 from qts.brokers.rehearsal_orders import (
     RehearsalFailedError,
     RehearsalOrders,
@@ -58,7 +58,7 @@ class RehearsalParts(NamedTuple):
     data: MarketData
     calendar: Calendar | None  # None: open at any time
     skew: ClockSkew
-    lock: AccountLock
+    lease: AccountLease
     instrument: Instrument
     clock: Clock
     times: RehearsalTimes
@@ -326,8 +326,8 @@ class Rehearsal:
         )
 
     async def _place(self, request: OrderRequest) -> str:
-        if not self._parts.lock.is_held:
-            raise RehearsalFailedError("the lock of the account was lost")
+        if not self._parts.lease.may_send:
+            raise RehearsalFailedError("the lease of the account was lost")
         return await self._orders.place(request)
 
 

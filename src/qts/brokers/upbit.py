@@ -70,7 +70,7 @@ class UpbitBroker:
 
         with translate_order_errors():
             reply = await send_before_deadline(
-                self._clock, self._config.send_timeout_s, request.expires_at, send
+                self._clock, self._config.send_timeout_s, request, send
             )
         broker_order_id = reply.get("uuid") if isinstance(reply, dict) else None
         if not isinstance(broker_order_id, str) or not broker_order_id:

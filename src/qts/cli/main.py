@@ -39,6 +39,12 @@ _OPS = {
     "database": Entry("database:app", "Database schema: migrate, status"),
     "jobs": Entry("jobs:app", "Backtest jobs: list, show, work"),
     "state": Entry("state:app", "States of strategies: list, clear"),
+    "lease": Entry(
+        "pair:lease", "Show which run holds an account, its epoch, and which runs stand by"
+    ),
+    "handover": Entry(
+        "pair:handover", "Let the standby take over: the active run finishes its orders and ends"
+    ),
     "notify": Entry("notify:app", "Notifications: test a channel, status, recent messages"),
     "metrics": Entry("notify:metrics", "Files for Prometheus and Grafana"),
     "alerts": Entry("alerts:app", "Alerts: list, acknowledge"),
@@ -123,7 +129,7 @@ _OLD = {
     **{
         name: entry
         for name, entry in _OPS.items()
-        if name not in ("jobs", "state", "alerts", "actions")
+        if name not in ("jobs", "state", "lease", "handover", "alerts", "actions")
     },
     "backtests": _OPS["jobs"],
     "simulate": _DEV["simulate"],

@@ -10,7 +10,7 @@ import typer
 import qts
 from qts import telemetry
 from qts.cli.console import ConfigOption, DurationOption, JsonFile, JsonFileOption
-from qts.domain import parse_duration
+from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,17 +30,24 @@ def run(
     servers_only: Annotated[
         bool, typer.Option("--servers-only", help="Start the servers without trading.")
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Trade only once the active run has ended or is lost."),
+    ] = False,
 ) -> int:
     """Run the trading system; paper broker and simulated market by default.
 
     Runs until Ctrl-C, on embedded servers unless the settings name others. The market is
     simulated while the settings have no venue key; orders go to the paper broker unless the
-    settings name a venue's.
+    settings name a venue's. With --standby it holds no account and sends nothing until the
+    run that trades the same accounts on the same PostgreSQL has ended, froze or was cut off.
 
     Example: qts run --duration 60s --json summary.json
     """
     from qts.config import load
 
+    if standby and servers_only:
+        raise RefusedError("--standby and --servers-only exclude each other; give one of them")
     seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
     settings = load(config, os.environ)
@@ -48,7 +55,8 @@ def run(
     from qts.app import build_app  # after the input is checked: it takes most of a second
 
     output = _RunOutput(_console(report.prints), seconds)
-    summary = build_app(settings).run(seconds, output, trade=not servers_only)
+    app = build_app(settings)
+    summary = app.run(seconds, output, trade=not servers_only, standby=standby)
     output.ended(summary)
     report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
@@ -76,6 +84,11 @@ class _RunOutput:
     def starting(self) -> None:
         telemetry.hold_lines()
         self._console.print(f"[bold]QTS {qts.__version__}[/bold] starting ...")
+
+    def standing_by(self, ready: StartupInfo) -> None:
+        line = f"[green]Standing by[/green] for {ready.standby}; runs {self._until}."
+        self._console.print(line, soft_wrap=True)
+        telemetry.release_lines()
 
     def ready(self, ready: StartupInfo) -> None:
         from rich.table import Table

@@ -271,13 +271,17 @@ class Database:
             latency_ns = self._clock.monotonic_ns() - before_ns
         return Ping(latency_ms=latency_ns / 1e6, server_version=version)
 
-    async def connect(self, prepare: Callable[[Any], Awaitable[None]]) -> Any:
+    async def connect(
+        self, prepare: Callable[[Any], Awaitable[None]], **server_settings: str
+    ) -> Any:
         """Open a connection outside the pool, for a session lock; the caller closes it.
 
         `prepare` runs first; when it raises, the connection is closed.
         """
+        options = connect_options(self._url, self._config)
+        options["server_settings"] |= server_settings
         try:
-            connection = await asyncpg.connect(**connect_options(self._url, self._config))
+            connection = await asyncpg.connect(**options)
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(self.where, error) from error
         is_prepared = False

@@ -1,6 +1,7 @@
 from qts.domain.clock import Clock as Clock
 from qts.domain.clock import ManualClock as ManualClock
 from qts.domain.clock import SystemClock as SystemClock
+from qts.domain.clock import TimeLimit as TimeLimit
 from qts.domain.clock import parse_duration as parse_duration
 from qts.domain.errors import CacheStaleDataError as CacheStaleDataError
 from qts.domain.errors import ConfigError as ConfigError

@@ -29,6 +29,37 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+def _boot_ns() -> int:
+    """Return nanoseconds since the boot; unlike `monotonic_ns`, time asleep counts on Linux."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class TimeLimit:
+    """End of a span on two clocks, over when either says so.
+
+    One may be moved by a test, the other counts while the machine sleeps; neither follows the wall
+    clock.
+    """
+
+    __slots__ = ("_boot_ns", "_monotonic_ns")
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        span_ns = round(seconds * 1e9)
+        self._monotonic_ns = clock.monotonic_ns() + span_ns
+        self._boot_ns = _boot_ns() + span_ns
+
+    def move_to(self, other: TimeLimit) -> None:
+        self._monotonic_ns, self._boot_ns = other._monotonic_ns, other._boot_ns
+
+    def left_s(self, clock: Clock) -> float:
+        """Return the seconds that are left; below 0 when it is over."""
+        left_ns = min(self._monotonic_ns - clock.monotonic_ns(), self._boot_ns - _boot_ns())
+        return left_ns / 1e9
+
+    def is_over(self, clock: Clock) -> bool:
+        return self.left_s(clock) <= 0
+
+
 class SystemClock:
     """Clock of the operating system."""
 

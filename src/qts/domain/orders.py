@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from qts.domain.clock import TimeLimit
 from qts.domain.errors import RefusedError
 
 
@@ -164,6 +165,7 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True):
     time_in_force: TimeInForce | float = TimeInForce.DAY  # a number: seconds
     good_until: datetime | None = None  # then what is left is cancelled
     expires_at: datetime | None = None  # then it is no longer sent
+    send_by: tuple[TimeLimit, ...] = ()  # not sent when all are over, whatever the wall clock says
     exits: ExitLevels | None = None  # of the position that it enters; the venue has no part in them
 
     def __post_init__(self) -> None:

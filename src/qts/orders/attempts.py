@@ -76,10 +76,10 @@ async def lock_attempt(tx: Connection, attempt_id: UUID) -> OrderAttempt | None:
 
 
 async def mark_sent(
-    database: Database, key: AccountKey, attempt_id: UUID, now: datetime
+    database: Database, key: AccountKey, attempt_id: UUID, now: datetime, epoch: int
 ) -> OrderAttempt | None:
     """Move an attempt of this account to SENT durably unless something stops it; idempotent."""
-    rows = await database.fetch_idempotent(SQL.send, attempt_id, now, *key)
+    rows = await database.fetch_idempotent(SQL.send, attempt_id, now, *key, epoch)
     return _attempt(rows[0]) if rows else None
 
 
@@ -119,9 +119,6 @@ class AttemptTransitions:
         self._config = config
         self._now = now
         self.changes: list[OrderUpdate] = []
-
-    async def sent(self, attempt: OrderAttempt) -> bool:
-        return await self._move(attempt, (S.PREPARED,), S.SENT, sent_at=self._now)
 
     async def suspended(self, attempt: OrderAttempt, code: str) -> bool:
         """Stop it before it is sent."""
@@ -240,7 +237,6 @@ class AttemptTransitions:
         code: str = "",
         text: str = "",
         due_at: datetime | None = None,
-        sent_at: datetime | None = None,
     ) -> bool:
         text = telemetry.redact_text(text).replace("\0", "\\0")[:2000]
         status = await self._tx.execute(
@@ -252,7 +248,6 @@ class AttemptTransitions:
             code,
             text,
             due_at,
-            sent_at,
         )
         if status == "UPDATE 0":
             return False

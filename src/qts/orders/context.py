@@ -10,13 +10,24 @@ from uuid import UUID
 from qts import telemetry
 from qts.brokers import Broker
 from qts.database import Database
-from qts.domain import AccountKey, Clock, RefusedError
+from qts.domain import AccountKey, Clock, RefusedError, TimeLimit
 from qts.orders import suspensions
 from qts.orders.attempts import AttemptTransitions
 from qts.orders.config import OrdersConfig
 from qts.orders.ledger import Ledger
 from qts.outbox import EventBus
 from qts.risk import FailSafe, KillSwitch, SafetyState, is_transient
+
+
+class HeldLease(Protocol):
+    """The lease of the account, as far as sending needs it."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def is_held(self) -> bool: ...
+    @property
+    def send_by(self) -> TimeLimit: ...
 
 
 class SafetyControls(Protocol):

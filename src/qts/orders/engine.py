@@ -7,7 +7,7 @@ import contextlib
 from datetime import datetime, timedelta
 
 from qts import telemetry
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.domain import OperationError
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import OrderExecutor
@@ -30,25 +30,26 @@ _IN_FLIGHT = (
 
 
 class ExecutionEngine:
-    """Built before anything decides. Nothing is sent while `lock` is not held."""
+    """Built before anything decides. Nothing is sent while `lease` is not held."""
 
     def __init__(
         self,
         context: ExecutionContext,
         on_update: OrderListener,
         account: AccountListener,
-        lock: AccountLock,
+        lease: AccountLease,
     ) -> None:
-        if lock.key != context.broker.key:
-            raise AssertionError(f"the lock is on {lock.key}, the broker's is {context.broker.key}")
+        if lease.key != context.broker.key:
+            raise AssertionError(f"the lease of {lease.key} is not of {context.broker.key}")
+        self._lease = lease
         self.context = context
         self.reconciler = Reconciler(context, account)
         reconciler = self.reconciler
 
         def may_send() -> bool:
-            return lock.is_held and reconciler.is_reconciled()
+            return lease.may_send and reconciler.is_reconciled()
 
-        self._executor = OrderExecutor(context, may_send, reconciler.request)
+        self._executor = OrderExecutor(context, may_send, reconciler.request, lease)
         self.manager = OrderManager(
             context.database,
             context.bus,
@@ -66,9 +67,10 @@ class ExecutionEngine:
     async def reconcile_at_start(self) -> bool:
         """Reconcile before anything trades; return whether it succeeded.
 
-        This run holds the lock of the account and has sent nothing: attempts that are SENT are
-        those of runs that have ended, and their symbols must not be traded before they are found.
+        This run holds the lease of the account and has sent nothing: attempts that are SENT are
+        those of runs that send no more, and their symbols must not be traded before they are found.
         """
+        await self._lease.wait_quiet()
         try:
             async with asyncio.timeout(STARTUP_TIMEOUT_S):
                 await resolve_unknown(self.context, nobody_sends=True)
@@ -82,10 +84,13 @@ class ExecutionEngine:
         return True
 
     async def wait_settled(self, since: datetime) -> None:
-        """Wait until no attempt since then is in flight, at most ten seconds."""
+        """Wait until no attempt since then is in flight, at most ten seconds.
+
+        Without the lease, those of another run are among them: this one ends its requests.
+        """
         with contextlib.suppress(OperationError, TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                while await self.context.database.fetchval(
+                while self._lease.is_held and await self.context.database.fetchval(
                     _IN_FLIGHT, since, *self.context.broker.key
                 ):
                     await self.context.clock.sleep(0.05)

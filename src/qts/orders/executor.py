@@ -7,12 +7,13 @@
                  └─▶ SUSPENDED
 
 Invariant: the request of an attempt leaves at most once. It is sent by the process whose statement
-moved the attempt to SENT, within `send_within_s` of the start of that statement, while the lock of
-the account is held and the ledger is reconciled. A process that dies in between leaves SENT and a
-claimed command. The worker that takes the command when its claim ends finds SENT: the attempt
-becomes UNKNOWN and is looked up at the venue, never sent again.
+moved the attempt to SENT, within `send_within_s` of the start of that statement, while the lease of
+the account is held and the ledger is reconciled. The statement compares the epoch of the lease, and
+the deadline is checked again as the body is written (qts/brokers/lease.py says why). A process that
+dies in between leaves SENT and a claimed command. The worker that takes the command when its claim
+ends finds SENT: the attempt becomes UNKNOWN and is looked up at the venue, never sent again.
 
-Both ways exist because the direct one needs a bus in PostgreSQL, the lock and a reconciled ledger:
+Both ways exist because the direct one needs a bus in PostgreSQL, the lease and a reconciled ledger:
 an order without them, one that follows a THROTTLED attempt, and one behind an unfinished command of
 its symbol are PREPARED and wait for a worker.
 
@@ -38,8 +39,7 @@ from qts.domain import (
     BrokerOrder,
     OperationError,
     OrderState,
-    OutcomeUnknownError,
-    RefusedError,
+    TimeLimit,
     UnreachableError,
 )
 from qts.orders.attempts import (
@@ -50,10 +50,15 @@ from qts.orders.attempts import (
     moved,
     stop_code,
 )
-from qts.orders.context import ExecutionContext, halt_venue, raise_ghost
+from qts.orders.context import ExecutionContext, HeldLease, halt_venue, raise_ghost
 from qts.orders.failpoints import failpoint
 from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
-from qts.orders.place_monitor import PlaceMonitor, PlaceOutcome, PlaceOutcomeKind
+from qts.orders.place_monitor import (
+    PlaceMonitor,
+    PlaceOutcome,
+    PlaceOutcomeKind,
+    classify_place_error,
+)
 from qts.orders.queries import SQL
 from qts.outbox import (
     TRADE_COMMAND,
@@ -67,28 +72,6 @@ from qts.outbox import (
 )
 from qts.venues import RateLimitedError, VenueRejectedError
 
-
-def classify_place_error(error: Exception) -> PlaceOutcome:
-    """Return what an error means for the attempt; anything ambiguous may have been placed."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, RateLimitedError):
-        return PlaceOutcome(
-            PlaceOutcomeKind.NOT_PLACED, code="THROTTLED", text=text, pause_s=error.retry_after_s
-        )
-    if isinstance(error, VenueBlockedError):
-        return PlaceOutcome(PlaceOutcomeKind.BLOCKED, code="BLOCKED", text=text)
-    if isinstance(error, VenueRejectedError):
-        return PlaceOutcome(PlaceOutcomeKind.REJECTED, code=error.code or "REJECTED", text=text)
-    if isinstance(error, RefusedError):
-        return PlaceOutcome(PlaceOutcomeKind.REJECTED, code="REFUSED", text=text)
-    if isinstance(error, UnreachableError) and not isinstance(error, OutcomeUnknownError):
-        return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="UNREACHABLE", text=text)
-    if isinstance(error, TimeoutError):
-        text = "the venue did not answer in time"
-        return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="TIMEOUT", text=text)
-    return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="UNKNOWN", text=text)
-
-
 SETTLE_TRIES = 4
 SETTLE_PAUSE_S = 0.1
 MAX_DIRECT = 10  # entries, and as many exits, that are sent directly at the same time
@@ -97,15 +80,20 @@ log = telemetry.logger("orders")
 
 
 class OrderExecutor:
-    """Executor of one account; `request_reconcile` schedules a reconciliation."""
+    """Executor of one account; `request_reconcile` schedules a reconciliation.
+
+    `lease` is that of the account, which the process holds.
+    """
 
     def __init__(
         self,
         context: ExecutionContext,
         is_reconciled: Callable[[], bool],
         request_reconcile: Callable[[str], None],
+        lease: HeldLease,
     ) -> None:
         self._context = context
+        self.lease = lease
         self._is_reconciled = is_reconciled
         self._request_reconcile = request_reconcile
         bus = context.bus
@@ -139,16 +127,20 @@ class OrderExecutor:
         database = self._context.order_database
         if database is None:
             raise AssertionError("orders have no reserved connection")
-        (row,) = await database.fetch_idempotent(SQL.send_directly, *parameters)
+        (row,) = await database.fetch_idempotent(SQL.send_directly, *parameters, self.lease.epoch)
         return str(row["code"])
 
-    async def start(self, attempt: OrderAttempt, claim: BornClaim, began_ns: int) -> None:
-        """Send an attempt that the caller's statement stored as SENT; `began_ns` is its start.
+    def deadline(self) -> TimeLimit:
+        """Return until when a request may leave, for an attempt whose statement begins now."""
+        return TimeLimit(self._context.clock, self._context.config.send_within_s)
+
+    async def start(self, attempt: OrderAttempt, claim: BornClaim, deadline: TimeLimit) -> None:
+        """Send an attempt that the caller's statement stored as SENT.
 
         Return once the request is on its way, before its reply.
         """
         sending = self._sending[attempt.intent_type.is_exit]
-        task = asyncio.create_task(self._send_directly(attempt, claim, began_ns))
+        task = asyncio.create_task(self._send_directly(attempt, claim, deadline))
         sending.add(task)
         task.add_done_callback(sending.discard)
         await asyncio.sleep(0)  # the request first, then those who follow the order
@@ -159,14 +151,16 @@ class OrderExecutor:
         if tasks := self._sending[False] | self._sending[True]:
             await asyncio.wait(tasks)
 
-    async def _send_directly(self, attempt: OrderAttempt, claim: BornClaim, began_ns: int) -> None:
+    async def _send_directly(
+        self, attempt: OrderAttempt, claim: BornClaim, deadline: TimeLimit
+    ) -> None:
         try:
             failpoint("before_send")
             placed_ns = self._context.clock.monotonic_ns()
             if self._is_reconciled():
-                outcome = await self._place(attempt, began_ns)
+                outcome = await self._place(attempt, deadline)
             else:
-                text = "the lock of the account or the reconciliation was lost"
+                text = "the lease of the account or the reconciliation was lost"
                 outcome = PlaceOutcome(
                     PlaceOutcomeKind.NOT_PLACED, code="NOT_RECONCILED", text=text
                 )
@@ -183,13 +177,13 @@ class OrderExecutor:
     # --- commands -------------------------------------------------------------------------------
 
     async def create(self, command: CreateOrderAttempt, delivery: Delivery) -> None:
-        began_ns = self._context.clock.monotonic_ns()
+        deadline = self.deadline()
         attempt = await self._begin(command.order_attempt_id, delivery)
         if attempt is None:
             return
         failpoint("before_send")
         placed_ns = self._context.clock.monotonic_ns()
-        outcome = await self._place(attempt, began_ns)
+        outcome = await self._place(attempt, deadline)
         failpoint("after_send")
         await self._settle(attempt, outcome, placed_ns)
 
@@ -202,6 +196,8 @@ class OrderExecutor:
         if row is None:
             return  # ended, or not acknowledged yet: then it is cancelled on acknowledgement
         self._check_account(command.order_attempt_id, AccountKey(row["broker"], row["account"]))
+        if not self.lease.is_held:
+            raise RetryableError("the lease of the account was lost", code="CANCEL")
         timeout_s = self._context.config.place_timeout_s
         requested_at = row["cancel_requested_at"] or self._context.clock.now()
         waited_s = (self._context.clock.now() - requested_at).total_seconds()
@@ -245,22 +241,28 @@ class OrderExecutor:
         context = self._context
         if self._is_reconciled():
             attempt = await mark_sent(
-                context.database, context.broker.key, attempt_id, context.clock.now()
+                context.database,
+                context.broker.key,
+                attempt_id,
+                context.clock.now(),
+                self.lease.epoch,
             )
             if attempt is not None:
                 context.ledger.notify([moved(attempt, AttemptState.SENT)])
                 return attempt
-        return await self._begin_in_steps(attempt_id, delivery)
+        await self._refuse(attempt_id, delivery)
+        return None
 
-    async def _begin_in_steps(self, attempt_id: UUID, delivery: Delivery) -> OrderAttempt | None:
-        context, begun = self._context, None
+    async def _refuse(self, attempt_id: UUID, delivery: Delivery) -> None:
+        """Record why an attempt is not sent; raise RetryableError while it may be sent later."""
+        context = self._context
         async with context.database.transaction(durable=True) as tx:
             attempt = await lock_attempt(tx, attempt_id)
             if attempt is None:
-                return None
+                return
             self._check_account(attempt_id, attempt.key)
             if attempt.state not in (AttemptState.PREPARED, AttemptState.SENT):
-                return None
+                return
             now = context.clock.now()
             transitions = AttemptTransitions(tx, context.bus, context.config, now)
             if attempt.state is AttemptState.SENT:
@@ -273,12 +275,11 @@ class OrderExecutor:
                 await transitions.suspended(attempt, code)
             elif not self._is_reconciled():
                 await self._wait_for_reconciliation(transitions, attempt, delivery)
-            else:
-                begun = attempt if await transitions.sent(attempt) else None
+            else:  # another run holds the account, or what stopped the attempt has ended since
+                raise RetryableError("the attempt was not sent", code="NOT_SENT")
         context.ledger.notify(transitions.changes)
         if attempt.state is AttemptState.SENT:
             self._request_reconcile("unknown outcome")
-        return begun
 
     def _check_account(self, attempt_id: UUID, key: AccountKey) -> None:
         """Raise for an attempt of another account: its own executor retries it."""
@@ -296,13 +297,17 @@ class OrderExecutor:
         self._request_reconcile("an order waits")
         raise RetryableError("not reconciled with the venue yet", code="NOT_RECONCILED")
 
-    async def _place(self, attempt: OrderAttempt, began_ns: int) -> PlaceOutcome:
+    async def _place(self, attempt: OrderAttempt, deadline: TimeLimit) -> PlaceOutcome:
         context = self._context
-        late_s = (context.clock.monotonic_ns() - began_ns) / 1e9
-        if late_s > context.config.send_within_s:
+        if deadline.is_over(context.clock):
+            late_s = context.config.send_within_s - deadline.left_s(context.clock)
             text = f"delayed for {late_s:.1f} s before the request"
             return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="LATE", text=text)
-        request = msgspec.structs.replace(attempt.request, expires_at=attempt.expires_at)
+        request = msgspec.structs.replace(
+            attempt.request,
+            expires_at=attempt.expires_at,
+            send_by=(deadline, self.lease.send_by),
+        )
         try:
             intent_id = attempt.intent_id
             with telemetry.span("request", follows=intent_id, attempt_id=attempt.id) as sent:

@@ -19,6 +19,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from qts import telemetry
+from qts.brokers import AccountTakenError
 from qts.database import Database
 from qts.domain import (
     AccountKey,
@@ -195,7 +196,7 @@ class OrderManager:
         self, draft: _Draft, facts: AccountFacts, executor: OrderExecutor
     ) -> SubmitResult | None:
         """Store the order as SENT and start its request; None when a worker has to send it."""
-        began_ns, now = self._clock.monotonic_ns(), self._clock.now()
+        deadline, now = executor.deadline(), self._clock.now()
         claim, proposal = executor.claim(draft.command), draft.proposal
         parameters = (
             *self._row(draft)[:-1],
@@ -241,13 +242,15 @@ class OrderManager:
             expires_at=draft.expires_at,
             is_cancelled=False,
         )
-        await executor.start(attempt, claim, began_ns)
+        await executor.start(attempt, claim, deadline)
         return sent
 
     async def _submit(self, draft: _Draft) -> SubmitResult:
         """Store the order as PREPARED, with a command for a worker."""
         with _commit_span(draft):
-            rows = await self._database.fetch_idempotent(SQL.submit, *self._row(draft))
+            epoch = None if self._executor is None else self._executor.lease.epoch
+            row = self._row(draft)
+            rows = await self._database.fetch_idempotent(SQL.submit, *row, epoch)
         if not rows:
             return await self._existing(draft.proposal, draft.intent_id)
         stopped: str = rows[0]["reason_code"]
@@ -284,7 +287,7 @@ class OrderManager:
             SQL.submitted, proposal.signal_id, proposal.intent_type, *self._key
         )
         if row is None:
-            raise AssertionError("the conflicting intent is missing")
+            raise AccountTakenError(f"another run holds account {self._key}; nothing was stored")
         # The quantity may differ: a repeated decision has other figures and orders nothing.
         if (row["symbol"], row["side"]) != (proposal.symbol, proposal.side):
             raise RefusedError(

@@ -14,10 +14,11 @@ from enum import Enum, auto
 import msgspec
 
 from qts import telemetry
-from qts.domain import OperationError
+from qts.brokers import VenueBlockedError
+from qts.domain import OperationError, OutcomeUnknownError, RefusedError, UnreachableError
 from qts.orders.attempts import OrderAttempt
 from qts.orders.context import ExecutionContext
-from qts.venues import NO_SUCH_SYMBOL
+from qts.venues import NO_SUCH_SYMBOL, RateLimitedError, VenueRejectedError
 
 log = telemetry.logger("orders")
 
@@ -40,6 +41,27 @@ class PlaceOutcome(msgspec.Struct, frozen=True):
     code: str = ""
     text: str = ""
     pause_s: float | None = None
+
+
+def classify_place_error(error: Exception) -> PlaceOutcome:
+    """Return what an error means for the attempt; anything ambiguous may have been placed."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, RateLimitedError):
+        return PlaceOutcome(
+            PlaceOutcomeKind.NOT_PLACED, code="THROTTLED", text=text, pause_s=error.retry_after_s
+        )
+    if isinstance(error, VenueBlockedError):
+        return PlaceOutcome(PlaceOutcomeKind.BLOCKED, code="BLOCKED", text=text)
+    if isinstance(error, VenueRejectedError):
+        return PlaceOutcome(PlaceOutcomeKind.REJECTED, code=error.code or "REJECTED", text=text)
+    if isinstance(error, RefusedError):
+        return PlaceOutcome(PlaceOutcomeKind.REJECTED, code="REFUSED", text=text)
+    if isinstance(error, UnreachableError) and not isinstance(error, OutcomeUnknownError):
+        return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="UNREACHABLE", text=text)
+    if isinstance(error, TimeoutError):
+        text = "the venue did not answer in time"
+        return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="TIMEOUT", text=text)
+    return PlaceOutcome(PlaceOutcomeKind.UNKNOWN, code="UNKNOWN", text=text)
 
 
 class PlaceMonitor:

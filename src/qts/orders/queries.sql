@@ -1,16 +1,18 @@
 -- name: submit
 -- Insert a signal, its intent, the first attempt and the command to place it, all or nothing.
--- Return nothing when the signal already has this intent. When a stop applies, the intent is
+-- Return nothing when the signal already has this intent, or the lease another epoch. When a stop applies, the intent is
 -- inserted without an attempt and carries the stop's code.
 -- $1 signal, $2 strategy, $3 symbol, $4 side, $5 reason, $6 decided at
 -- $7 intent, $8 intent type, $9 broker, $10 account, $11 order type, $12 quantity, $13 price,
 -- $14 approved at, $15 expires at
 -- $16 attempt, $17 client order id, $18 request, $19 … $27 the command, as in outbox_publish
+-- $28 epoch of the lease; null outside a run
 WITH stop AS MATERIALIZED (
-    SELECT COALESCE(order_stop($9, $10, $2, $8), '') AS code),
+    SELECT COALESCE(order_stop($9, $10, $2, $8), '') AS code
+     WHERE lease_holds($9, $10, $28)),
 new_signal AS (
     INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)
-    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING),
+    SELECT $1, $2, $3, $4, $5, $6 FROM stop ON CONFLICT DO NOTHING),
 new_intent AS (
     INSERT INTO order_intent (
         id, signal_id, intent_type, broker, account, strategy_key, symbol, side, order_type,
@@ -34,15 +36,17 @@ SELECT reason_code,
 -- name: send_directly
 -- Insert a signal, its intent, the attempt as SENT and its command as claimed, all or nothing, if
 -- nothing stops it and the facts it was approved on still hold. `code` says why nothing was
--- inserted: KNOWN (the signal has this intent), EXPIRED, PAUSED (its stream), BEHIND (an earlier
+-- inserted: FENCED (the lease has another epoch), KNOWN (the signal has this intent), EXPIRED, PAUSED (its stream), BEHIND (an earlier
 -- command of its symbol is unfinished), CHANGED (the facts), or the code of a stop.
 -- The commit must be durable before the caller sends: Database.reserved() sets that.
 -- $1 … $18 and $19 … $26 as in submit
 -- $27 now, $28 claim token, $29 lock TTL
 -- facts: $30 position, $31 pending buys, $32 pending sells of the symbol; of the account, for an
 -- entry: $33 sum of positions, $34 sum of pending quantities, $35 pending orders,
--- $36 start of the trading day, $37 orders sent since
-WITH pending AS MATERIALIZED (
+-- $36 start of the trading day, $37 orders sent since; $38 epoch of the lease
+WITH lease AS MATERIALIZED (
+    SELECT FROM account WHERE broker = $9 AND account = $10 AND epoch = $38 FOR SHARE
+), pending AS MATERIALIZED (
     SELECT i.symbol, i.side, i.quantity - COALESCE(o.applied, 0) AS remaining
       FROM order_intent i
       JOIN order_attempt a ON a.order_intent_id = i.id
@@ -66,6 +70,7 @@ WITH pending AS MATERIALIZED (
       FROM pending
 ), verdict AS MATERIALIZED (
     SELECT CASE
+           WHEN NOT EXISTS (SELECT FROM lease) THEN 'FENCED'
            WHEN EXISTS (SELECT FROM order_intent
                          WHERE signal_id = $1 AND intent_type = $8 AND broker = $9
                            AND account = $10) THEN 'KNOWN'
@@ -103,8 +108,8 @@ WITH pending AS MATERIALIZED (
 ), new_attempt AS (
     INSERT INTO order_attempt (
         id, order_intent_id, attempt_no, broker, account, symbol, identifier, request_json,
-        status, sent_at)
-    SELECT $16, id, 1, $9, $10, $3, $17, $18, 'SENT', $27 FROM new_intent
+        status, sent_at, epoch)
+    SELECT $16, id, 1, $9, $10, $3, $17, $18, 'SENT', $27, $38 FROM new_intent
     RETURNING id
 ), new_event_id AS (
     INSERT INTO outbox_event_id (event_id) SELECT $19 FROM new_attempt
@@ -191,9 +196,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 -- name: send
 -- Move an attempt from PREPARED to SENT unless a stop applies, with a synchronous commit.
 -- The attempt is locked first, so that a stop set while the statement waits for the lock counts.
--- An attempt of another account is not found.
--- $1 attempt, $2 now, $3 broker, $4 account
-WITH candidate AS MATERIALIZED (
+-- An attempt of another account is not found, and none while the lease has another epoch.
+-- $1 attempt, $2 now, $3 broker, $4 account, $5 epoch
+WITH lease AS MATERIALIZED (
+    SELECT FROM account WHERE broker = $3 AND account = $4 AND epoch = $5 FOR SHARE),
+candidate AS MATERIALIZED (
     SELECT a.id, i.strategy_key, i.intent_type, i.side, i.quantity, i.expires_at,
            i.cancel_requested_at
       FROM order_attempt a JOIN order_intent i ON i.id = a.order_intent_id
@@ -201,8 +208,9 @@ WITH candidate AS MATERIALIZED (
        AND a.status = 'PREPARED' AND i.expires_at > $2 AND i.cancel_requested_at IS NULL
        FOR NO KEY UPDATE OF a)
 UPDATE order_attempt a
-   SET status = 'SENT', sent_at = $2, needs_person = false, updated_at = clock_timestamp()
-  FROM candidate AS c
+   SET status = 'SENT', sent_at = $2, epoch = $5, needs_person = false,
+       updated_at = clock_timestamp()
+  FROM candidate AS c, lease
  WHERE a.id = c.id AND a.status = 'PREPARED'
    AND order_stop(a.broker, a.account, c.strategy_key, c.intent_type) IS NULL
    AND market_stop(a.broker, a.account, a.symbol, c.intent_type) IS NULL
@@ -219,11 +227,11 @@ SELECT COALESCE(order_stop($1, $2, $3, $4), market_stop($1, $2, $5, $4))
 -- name: move_attempt
 -- Change the state of an attempt if it is still in one of the given states.
 -- $1 attempt, $2 from states, $3 to state, $4 broker order id, $5 error code, $6 error text,
--- $7 next retry at, $8 sent at
+-- $7 next retry at
 UPDATE order_attempt
    SET status = $3, broker_order_id = COALESCE($4, broker_order_id), error_code = $5,
        error_message = $6, next_retry_at = COALESCE($7, next_retry_at),
-       sent_at = COALESCE($8, sent_at), needs_person = false, updated_at = clock_timestamp()
+       needs_person = false, updated_at = clock_timestamp()
  WHERE id = $1 AND status = ANY ($2::text[])
 
 -- name: flag_for_operator

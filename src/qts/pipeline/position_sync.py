@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
@@ -101,10 +101,12 @@ class PositionSync:
         kinds: Mapping[str, StrategyKind],
         clock: Clock,
         stops: Mapping[str, PositionStops] | None = None,
+        epoch: Callable[[], int] | None = None,  # of the lease of the run
     ) -> None:
         self.portfolio = portfolio
         self._micro_risk = micro_risk
         self._clock = clock
+        self._epoch: Callable[[], int | None] = epoch or (lambda: None)
         self._records = StopRecords(portfolio, micro_risk, kinds, stops or {})
         self._fills = self._submitted = 0
         self._expected: dict[str, _ExpectedFill] = {}  # by trade id
@@ -254,7 +256,7 @@ class PositionSync:
         with self._lock:
             records = self._records.unsaved()
         if records:
-            await save_stop_records(database, broker.key, records)
+            await save_stop_records(database, broker.key, records, self._epoch())
             self._records.saved(records)
 
     def notes(self) -> dict[str, str]:

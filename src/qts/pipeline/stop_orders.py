@@ -51,22 +51,29 @@ _ALL = (
 _TIDY = "DELETE FROM stop_order WHERE triggered_at < clock_timestamp() - interval '30 days'"
 _STORE = (
     "INSERT INTO stop_order (id, broker, account, strategy_key, proposal, good_until)"
-    " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING"
+    " SELECT $1, $2, $3, $4, $5, $6 WHERE lease_holds($2, $3, $7) ON CONFLICT (id) DO NOTHING"
 )
-_DELETE = "DELETE FROM stop_order WHERE id = $1"
-_TRIGGERED = "UPDATE stop_order SET triggered_at = clock_timestamp() WHERE id = $1"
+_OWN = "WHERE id = $1 AND lease_holds(broker, account, $2)"
+_DELETE = f"DELETE FROM stop_order {_OWN}"  # noqa: S608 - a constant
+_TRIGGERED = f"UPDATE stop_order SET triggered_at = clock_timestamp() {_OWN}"  # noqa: S608 - a constant
 
 
 class StopOrders:
     """Stop orders of one account, on one event loop; `attach`, then `load`, then ticks."""
 
     def __init__(
-        self, database: Database, account: AccountKey, portfolio: Portfolio, clock: Clock
+        self,
+        database: Database,
+        account: AccountKey,
+        portfolio: Portfolio,
+        clock: Clock,
+        epoch: Callable[[], int] | None = None,  # of the lease of the run
     ) -> None:
         self._database = database
         self._account = account
         self._portfolio = portfolio
         self._clock = clock
+        self._epoch: Callable[[], int | None] = epoch or (lambda: None)
         self._book = StopOrderBook()
         self._triggered: dict[UUID, StopOrder] = {}  # whose order is not known yet
         self._runners: Mapping[str, StrategyRunner] = {}
@@ -107,7 +114,7 @@ class StopOrders:
         order = StopOrder(proposal, waits_until(proposal.time_in_force, self._clock.now()))
         values = order.id, *self._account, order.strategy_key, proposal, order.until
         async with self._database.transaction(durable=True) as tx:
-            await tx.execute(_STORE, *values)
+            await tx.execute(_STORE, *values, self._epoch())
         self._wait(order)
         self._report(order, WAITING)
         return Decision(decision.signal, None, WAITS)
@@ -133,7 +140,7 @@ class StopOrders:
     async def _cancel(self, order: StopOrder, reason: str) -> None:
         self._book.remove(order)  # at once: no tick triggers it while its row is deleted
         try:
-            await self._database.execute(_DELETE, order.id)
+            await self._database.execute(_DELETE, order.id, self._epoch())
         except BaseException:
             self._book.add(order)
             raise
@@ -216,7 +223,7 @@ class StopOrders:
     async def _row_changed(self, order: StopOrder, statement: str) -> None:
         while True:
             try:
-                await self._database.execute(statement, order.id)
+                await self._database.execute(statement, order.id, self._epoch())
             except OperationError as error:
                 log.warning("end of a stop order not stored; retrying", error=str(error))
                 await self._clock.sleep(CHECK_INTERVAL_S)

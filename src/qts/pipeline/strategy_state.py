@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from qts import telemetry
+from qts.brokers import AccountTakenError
 from qts.database import Database
 from qts.domain import AccountKey, OperationError
 from qts.pipeline.decision_journal import Entry, StateEntry
@@ -34,7 +35,7 @@ CLOSE_TIMEOUT_S = 5.0
 _ALL = "SELECT strategy_key, state FROM strategy_state WHERE broker = $1 AND account = $2"
 _STORE = (
     "INSERT INTO strategy_state (broker, account, strategy_key, state)"
-    " SELECT $1, $2, * FROM unnest($3::text[], $4::bytea[])"
+    " SELECT $1, $2, * FROM unnest($3::text[], $4::bytea[]) WHERE lease_holds($1, $2, $5)"
     " ON CONFLICT (broker, account, strategy_key)"
     " DO UPDATE SET state = EXCLUDED.state, updated_at = clock_timestamp()"
 )
@@ -49,11 +50,16 @@ class StrategyStates:
     """States of a run's strategies, on one event loop; `load` before the first call, then `run`."""
 
     def __init__(
-        self, database: Database, account: AccountKey, record: Callable[[Entry], None] | None
+        self,
+        database: Database,
+        account: AccountKey,
+        record: Callable[[Entry], None] | None,
+        epoch: Callable[[], int] | None = None,  # of the lease of the run
     ) -> None:
         self._database = database
         self._account = account
         self._record = record
+        self._epoch: Callable[[], int | None] = epoch or (lambda: None)
         self._changed: dict[str, bytes] = {}  # not stored yet, by strategy
         self._then: list[Then] = []  # waits for what has changed
         self._due, self._urgent = asyncio.Event(), asyncio.Event()
@@ -113,8 +119,10 @@ class StrategyStates:
         self._urgent.clear()
         try:
             if keys := [*self._writing]:
+                values = keys, [*self._writing.values()], self._epoch()
                 async with self._database.transaction(durable=True) as tx:
-                    await tx.execute(_STORE, *self._account, keys, [*self._writing.values()])
+                    if await tx.execute(_STORE, *self._account, *values) == "INSERT 0 0":
+                        raise AccountTakenError(f"another run holds account {self._account}")
         except BaseException:
             self._changed, self._then = {**self._writing, **self._changed}, [*then, *self._then]
             self._due.set()

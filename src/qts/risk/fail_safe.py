@@ -8,7 +8,7 @@ NORMAL ──warning──▶ WARNING ──fail──▶ FAIL ──fail──�
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -70,11 +70,17 @@ def next_state(state: SafetyState, effect: Effect, *, escalates: bool = True) ->
 
 
 class FailSafe:
-    """The fail-safe of an account; each change writes state and log in one transaction."""
+    """The fail-safe of an account; each change writes state and log in one transaction.
 
-    def __init__(self, database: Database, key: AccountKey) -> None:
+    A run gives the epoch of its lease: its codes change nothing once another run has the account.
+    """
+
+    def __init__(
+        self, database: Database, key: AccountKey, epoch: Callable[[], int] | None = None
+    ) -> None:
         self._database = database
         self._key = key
+        self._epoch: Callable[[], int | None] = epoch or (lambda: None)
 
     async def now(self) -> FailSafeStatus:
         async with self._database.transaction() as tx:
@@ -91,8 +97,11 @@ class FailSafe:
         async with self._database.transaction() as tx:
             before = await self._read(tx, lock=True)
             state = next_state(before.state, known.effect, escalates=known.escalates)
-            if state is not before.state:
-                await self._move(tx, state, code, text)
+            if state is not before.state and not await self._move(tx, state, code, text):
+                log.warning(
+                    "code not raised; another run holds the account", code=code, reason=text
+                )
+                return before
             await self._write(tx, code, text, before.state, state, actor, meta)
         self._report(code, text, before.state, state)
         return await self.now()
@@ -101,8 +110,11 @@ class FailSafe:
         """End WARNING when no warning was raised for a minute."""
         async with self._database.transaction() as tx:
             before = await self._read(tx, lock=True)
-            if before.state is SafetyState.WARNING and await self._quiet(tx):
-                await self._move(tx, SafetyState.NORMAL, None, "")
+            if (
+                before.state is SafetyState.WARNING
+                and await self._quiet(tx)
+                and await self._move(tx, SafetyState.NORMAL, None, "")
+            ):
                 await self._write(
                     tx, "CALM", "no warning for a minute", before.state, "NORMAL", "qts"
                 )
@@ -116,8 +128,12 @@ class FailSafe:
         """
         async with self._database.transaction() as tx:
             before = await self._read(tx, lock=True)
-            if before.state is SafetyState.FAIL and is_transient(before.code) and before == seen:
-                await self._move(tx, SafetyState.NORMAL, None, "")
+            if (
+                before.state is SafetyState.FAIL
+                and is_transient(before.code)
+                and before == seen
+                and await self._move(tx, SafetyState.NORMAL, None, "")
+            ):
                 await self._write(tx, "RECHECK", found, before.state, "NORMAL", "qts")
                 self._report("RECHECK", found, before.state, SafetyState.NORMAL)
         return await self.now()
@@ -162,15 +178,17 @@ class FailSafe:
 
     async def _move(
         self, tx: Connection, state: SafetyState, code: str | None, message: str
-    ) -> None:
-        await tx.execute(
+    ) -> bool:
+        done = await tx.execute(
             "UPDATE safety_state SET state = $3, code = $4, message = $5"
-            " WHERE broker = $1 AND account = $2",
+            " WHERE broker = $1 AND account = $2 AND lease_holds($1, $2, $6)",
             *self._key,
             state,
             code,
             message,
+            self._epoch(),
         )
+        return done != "UPDATE 0"
 
     async def _write(
         self,

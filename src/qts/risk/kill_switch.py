@@ -41,11 +41,14 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class KillSwitch:
-    """The switches of one account."""
+    """The switches of one account; a run gives the epoch of its lease, and writes with no other."""
 
-    def __init__(self, database: Database, key: AccountKey) -> None:
+    def __init__(
+        self, database: Database, key: AccountKey, epoch: Callable[[], int] | None = None
+    ) -> None:
         self._database = database
         self._key = key
+        self._epoch: Callable[[], int | None] = epoch or (lambda: None)
 
     async def set(
         self, enabled: bool, actor: str, reason: str = "", strategy: str | None = None
@@ -55,10 +58,10 @@ class KillSwitch:
             raise RefusedError("setting the kill switch needs an actor")
         scope = ACCOUNT if strategy is None else "strategy"
         async with self._database.transaction() as tx:
-            await tx.execute(
+            done = await tx.execute(
                 "INSERT INTO kill_switch"
                 " (broker, account, scope, strategy_key, trading_enabled, reason, changed_by)"
-                " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+                " SELECT $1, $2, $3, $4, $5, $6, $7 WHERE lease_holds($1, $2, $8)"
                 " ON CONFLICT (broker, account, scope, strategy_key) DO UPDATE"
                 " SET trading_enabled = $5, reason = $6, changed_by = $7,"
                 " changed_at = clock_timestamp()",
@@ -68,7 +71,11 @@ class KillSwitch:
                 enabled,
                 reason,
                 actor,
+                self._epoch(),
             )
+        if done == "INSERT 0 0":
+            log.warning("kill switch not set; another run holds the account", reason=reason)
+            return
         log.warning(
             "kill switch set",
             trading=enabled,
@@ -108,11 +115,13 @@ class KillSwitch:
                 await tx.execute(
                     "INSERT INTO kill_switch"
                     " (broker, account, scope, strategy_key, trading_enabled, changed_by)"
-                    " VALUES ($1, $2, $3, $4, true, $5) ON CONFLICT DO NOTHING",
+                    " SELECT $1, $2, $3, $4, true, $5 WHERE lease_holds($1, $2, $6)"
+                    " ON CONFLICT DO NOTHING",
                     *self._key,
                     scope,
                     key,
                     actor,
+                    self._epoch(),
                 )
 
 

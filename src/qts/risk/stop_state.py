@@ -30,6 +30,7 @@ SELECT $1, $2, n.*
               $8::boolean[], $9::float8[], $10::timestamptz[], $11::float8[], $12::float8[],
               $13::float8[], $14::boolean[], $15::boolean[], $16::boolean[])
        AS n ({_FIELDS})
+ WHERE lease_holds($1, $2, $17)
 ON CONFLICT (broker, account, symbol) DO UPDATE
    SET opened_at = EXCLUDED.opened_at, quantity = EXCLUDED.quantity, average = EXCLUDED.average,
        watched = EXCLUDED.watched, from_market = EXCLUDED.from_market,
@@ -81,11 +82,17 @@ async def load_stop_records(
 
 
 async def save_stop_records(
-    connection: Database | Connection, key: AccountKey, records: Sequence[StopRecord]
+    connection: Database | Connection,
+    key: AccountKey,
+    records: Sequence[StopRecord],
+    epoch: int | None = None,
 ) -> None:
-    """Store records in one statement; an adoption that they do not know of stays."""
+    """Store records in one statement; an adoption that they do not know of stays.
+
+    `epoch` is that of the lease of a run: nothing is stored once another run holds the account.
+    """
     columns = zip(*(_values(record) for record in records), strict=True)
-    await connection.execute(_SAVE, *key, *(list(column) for column in columns))
+    await connection.execute(_SAVE, *key, *(list(column) for column in columns), epoch)
 
 
 def _values(record: StopRecord) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from qts.app import (
     run_account,
     start_servers,
 )
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.config import Config
 from qts.database import Database, migrate
 from qts.domain import Clock, krx_instrument
@@ -38,9 +38,9 @@ async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterato
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         config = await asyncio.to_thread(simulated.settings, config)
         key = run_account(config)
-        lock = AccountLock(database, key, str(home.path), clock, is_live=False)
-        await stack.enter_async_context(lock)
-        account = AccountSettings(config, lock, simulated.keys)
+        lease = AccountLease(database, key, str(home.path), clock, is_live=False)
+        await stack.enter_async_context(lease)
+        account = AccountSettings(config, lease, simulated.keys)
         trading = TradingSystem(config, database, clock, [account])
         await stack.enter_async_context(trading.open(cache_url(config, home)))
         known = trading.accounts[0].instruments

@@ -41,6 +41,7 @@ from qts.pipeline.risk_snapshot import account_facts, trading_day_start
 from qts.risk import FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from qts.venues import UpbitClient, UpbitConfig
+from tests.orders.kit import UnusedLease
 
 
 class WorkerJob(msgspec.Struct):
@@ -103,7 +104,9 @@ async def work(job: WorkerJob) -> None:
         await _first_look(reconciler, stopped)
         print("ready", flush=True)
         dispatcher = Dispatcher()
-        executor = OrderExecutor(context, reconciler.is_reconciled, reconciler.request)
+        executor = OrderExecutor(
+            context, reconciler.is_reconciled, reconciler.request, UnusedLease(SystemClock())
+        )
         executor.register(dispatcher)
         account = str(broker.key)
         workers = [bus.consumer(name, dispatcher, account) for name in (TRADE_COMMAND, TRADE_EXIT)]

@@ -1,4 +1,4 @@
-"""The lock of an account: one run at a time, freed by the end of its process."""
+"""The lease of an account: one run at a time, freed by the end of its process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from qts.brokers import AccountLock, list_accounts
-from qts.brokers.accounts import AccountTakenError
+from qts.brokers import AccountLease, AccountTakenError, list_accounts
 from qts.database import Database
 from qts.domain import AccountKey, RefusedError, Secret, SystemClock
 from tests.outbox.kit import until
@@ -24,14 +23,14 @@ SECOND = AccountKey.of("paper", "second")
 
 HOLDER = """
 import asyncio, sys
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.database import Database, DatabaseConfig
 from qts.domain import AccountKey, Secret, SystemClock
 
 async def hold():
     async with Database.open(Secret(sys.argv[1]), DatabaseConfig(pool_min=1, pool_max=2)) as db:
         key = AccountKey.of("paper", "first")
-        async with AccountLock(db, key, "/srv/other", SystemClock(), is_live=False):
+        async with AccountLease(db, key, "/srv/other", SystemClock(), is_live=False):
             print("held", flush=True)
             await asyncio.Event().wait()
 
@@ -39,8 +38,8 @@ asyncio.run(hold())
 """
 
 
-def lock_of(database: Database, key: AccountKey = FIRST) -> AccountLock:
-    return AccountLock(database, key, "/srv/mine", SystemClock(), is_live=False)
+def lease_of(database: Database, key: AccountKey = FIRST) -> AccountLease:
+    return AccountLease(database, key, "/srv/mine", SystemClock(), is_live=False)
 
 
 @pytest.fixture
@@ -60,13 +59,13 @@ async def test_a_second_run_is_refused_and_sees_who_holds_it(
     database: Database, holder: asyncio.subprocess.Process
 ) -> None:
     with pytest.raises(RefusedError) as refused:
-        async with lock_of(database):
+        async with lease_of(database):
             pass
     text = str(refused.value)
     assert f"account {FIRST} is traded by process {holder.pid} on " in text
     assert "home /srv/other, since " in text
     assert "brokers.paper.account" in text
-    async with lock_of(database, SECOND) as other:
+    async with lease_of(database, SECOND) as other:
         assert other.is_held
 
 
@@ -78,8 +77,8 @@ async def test_kill_9_of_the_holder_frees_it(
 
     async def taken() -> bool:
         try:
-            async with lock_of(database) as lock:
-                return lock.is_held
+            async with lease_of(database) as lease:
+                return lease.is_held
         except RefusedError:
             return False  # the server has not noticed yet
 
@@ -88,9 +87,9 @@ async def test_kill_9_of_the_holder_frees_it(
 
 async def test_an_upbit_refusal_names_the_setting_of_the_account(database: Database) -> None:
     key = AccountKey.of("upbit", "real", "main")
-    async with lock_of(database, key):
+    async with lease_of(database, key):
         with pytest.raises(RefusedError, match=r"venues\.upbit\.account"):
-            async with lock_of(database, key):
+            async with lease_of(database, key):
                 pass
 
 
@@ -102,29 +101,29 @@ async def end_session(database: Database) -> None:
     )
 
 
-async def test_a_lost_connection_takes_the_lock_again(database: Database) -> None:
+async def test_a_lost_connection_takes_the_lease_again(database: Database) -> None:
     tripped: list[tuple[str, str]] = []
-    async with lock_of(database) as lock:
+    async with lease_of(database) as lease:
         await end_session(database)
 
         async def is_lost() -> bool:
-            return not lock.is_held
+            return not lease.is_held
 
         async def is_held() -> bool:
-            return lock.is_held
+            return lease.is_held
 
         await until(is_lost)
-        keeping = asyncio.create_task(lock.run(lambda *code: tripped.append(code)))
+        keeping = asyncio.create_task(lease.run(lambda *code: tripped.append(code)))
         await until(is_held)
         with pytest.raises(RefusedError):
-            async with lock_of(database):
+            async with lease_of(database):
                 pass
         keeping.cancel()
     assert tripped == []
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-async def test_a_connection_that_is_lost_while_it_takes_the_lock_is_replaced(
+async def test_a_connection_that_is_lost_while_it_takes_the_lease_is_replaced(
     database: Database, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
     """The server dies again: before it writes who holds the account, or before it replies."""
@@ -132,7 +131,7 @@ async def test_a_connection_that_is_lost_while_it_takes_the_lock_is_replaced(
 
     class Lossy(asyncpg.Connection):  # type: ignore[misc]
         async def _end(self, method: Any, query: str, *values: Any) -> Any:
-            if lost or not query.startswith("UPDATE account"):
+            if lost or "UPDATE account" not in query:
                 return await method(query, *values)
             lost.append(query)
             if is_written:
@@ -140,20 +139,17 @@ async def test_a_connection_that_is_lost_while_it_takes_the_lock_is_replaced(
             self.terminate()
             raise asyncpg.ConnectionDoesNotExistError("connection was closed")
 
-        async def execute(self, query: str, *values: Any, **_: Any) -> Any:
-            return await self._end(super().execute, query, *values)
+        async def fetchrow(self, query: str, *values: Any, **_: Any) -> Any:
+            return await self._end(super().fetchrow, query, *values)
 
-        async def fetchval(self, query: str, *values: Any, **_: Any) -> Any:
-            return await self._end(super().fetchval, query, *values)
-
-    async with lock_of(database) as lock:
+    async with lease_of(database) as lease:
         connect = functools.partial(asyncpg.connect, connection_class=Lossy)
         monkeypatch.setattr(asyncpg, "connect", connect)
-        keeping = asyncio.create_task(lock.run(lambda *_code: None))
+        keeping = asyncio.create_task(lease.run(lambda *_code: None))
         await end_session(database)
 
         async def is_held_again() -> bool:
-            return keeping.done() or (bool(lost) and lock.is_held)
+            return keeping.done() or (bool(lost) and lease.is_held)
 
         await until(is_held_again)
         assert not keeping.done(), keeping.exception()
@@ -162,21 +158,21 @@ async def test_a_connection_that_is_lost_while_it_takes_the_lock_is_replaced(
 
 async def test_a_run_that_lost_its_account_to_another_one_ends(database: Database) -> None:
     tripped: list[tuple[str, str]] = []
-    async with lock_of(database) as lock:
+    async with lease_of(database) as lease:
         await end_session(database)
 
         async def is_lost() -> bool:
-            return not lock.is_held
+            return not lease.is_held
 
         await until(is_lost)
-        async with lock_of(database):
+        async with lease_of(database):
             with pytest.raises(AccountTakenError, match=f"process {os.getpid()}"):
-                await lock.run(lambda *code: tripped.append(code))
-            assert not lock.is_held
+                await lease.run(lambda *code: tripped.append(code))
+            assert not lease.is_held
     assert [code for code, _ in tripped] == ["FS112"]
 
 
-async def test_a_lock_makes_its_account_known(database: Database) -> None:
+async def test_a_lease_makes_its_account_known(database: Database) -> None:
     assert list(await list_accounts(database)) == []
-    async with lock_of(database), lock_of(database, SECOND):
+    async with lease_of(database), lease_of(database, SECOND):
         assert list(await list_accounts(database)) == [FIRST, SECOND]
