@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from qts.brokers import LeaseStatus
 from qts.cache import CacheStatus, CacheStore
 from qts.domain import Clock
 from qts.events import EngineStatus
@@ -142,6 +143,7 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     profits: dict[str, StrategyProfit] = {}  # of the day by strategy; all add up to `money`
     # `feed` is that of the first; `money` adds them up, and `safety` is the worst of them.
     venues: list[VenueStatus] = []
+    leases: list[LeaseStatus] = []  # of each account: its epoch, and who stands by
 
     @property
     def label(self) -> str:

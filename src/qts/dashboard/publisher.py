@@ -23,6 +23,7 @@ import msgspec
 
 import qts
 from qts import telemetry
+from qts.brokers import LeaseStatus, read_lease
 from qts.cache import CacheStore, StoreWrite
 from qts.dashboard.lane_handlers import STATUS_WRITTEN
 from qts.dashboard.live_status import (
@@ -99,6 +100,7 @@ class StatusPublisher:
         self._outbox = OutboxStatus(depths=[], per_second={}, paused=[])
         self._account_states: dict[AccountKey, AccountState] = {}
         self._last_ticks: dict[AccountKey, tuple[int, int]] = {}  # count of ticks, when reached
+        self._leases: list[LeaseStatus] = []
         self._cache = sources.accounts[0].cache.status()
         self._profits = StrategyProfitReader(sources.database, sources.accounts)
         self.metrics = RunMetrics(sources, self._emit)
@@ -205,6 +207,7 @@ class StatusPublisher:
             notices=self._all_alerts(now.timestamp()),
             limits=venues[0].limits if len(venues) == 1 else [],
             profits=self._profits.collect(),
+            leases=self._leases,
         )
 
     # --- parts ----------------------------------------------------------------------------------
@@ -256,10 +259,8 @@ class StatusPublisher:
         return _rounded((now_ns - last[1]) / 1e9) if last else None
 
     def _all_alerts(self, now: float) -> list[RecentAlert]:
-        cache = [
-            RecentAlert(now, alert.severity, f"{alert.text}: {alert.action}", "cache")
-            for alert in self._cache.alerts()
-        ]
+        found = self._cache.alerts()
+        cache = [RecentAlert(now, e.severity, f"{e.text}: {e.action}", "cache") for e in found]
         return cache + self._alerts.all()
 
     # --- once a second --------------------------------------------------------------------------
@@ -292,6 +293,7 @@ class StatusPublisher:
             state = await load_account_state(database, each.key, day, now)
             self._account_states[each.key] = state
             await self._profits.update(each.key, state, day)
+        self._leases = [await read_lease(database, each.key) for each in sources.accounts]
         self._profits.export()
 
 

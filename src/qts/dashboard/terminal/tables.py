@@ -43,7 +43,9 @@ def banner(snapshot: TerminalSnapshot) -> tuple[str, str, str]:
     switch = "  STOPPED" if snapshot.verdict.state == "stopped" else ""
     reason = " ".join(part for part in (safety.code or "", safety.message) if part)
     clock = f"  clock {safety.clock_skew_s:+.1f} s" if abs(safety.clock_skew_s or 0) > 0.5 else ""
-    where = f"{live.label} on {_accounts(live)}{clock}"
+    standbys = min((len(each.standbys) for each in live.leases), default=0)
+    pair = f"  standby {standbys}" if standbys else ""
+    where = f"{live.label} on {_accounts(live)}{pair}{clock}"
     old = f"{snapshot.trouble}  " if snapshot.trouble else ""
     first = f"{old}{safety.state}{switch}  {where}  {reason}"
     second = (
