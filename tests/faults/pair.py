@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -183,10 +184,9 @@ class Pair(WholeRun):
         (row,) = await self.query("SELECT held_at FROM account")
         self.lease_s = row["held_at"].timestamp() - struck_at
         await heal()
-        if name != "PostgreSQL restarted":
-            await self._swap(old)
-        else:
-            await self._after_restart()
+        (row,) = await self.query("SELECT pid FROM account")
+        if row["pid"] != old.pid:  # after a restart of PostgreSQL the active run may be the first
+            await self._swap(old, handed_over=name == "handed over")
         return took
 
     def _faults_of_pair(self) -> dict[str, Callable[[], Awaitable[Callable[[], Awaitable[None]]]]]:
@@ -195,6 +195,7 @@ class Pair(WholeRun):
             "frozen": self._freeze_active,
             "cut off": self._cut_active,
             "PostgreSQL restarted": self._restart_postgres,
+            "handed over": self._hand_over,
         }
 
     async def _kill_active(self) -> Callable[[], Awaitable[None]]:
@@ -230,6 +231,18 @@ class Pair(WholeRun):
                 await asyncio.sleep(STEP_S)
         return _nothing
 
+    async def _hand_over(self) -> Callable[[], Awaitable[None]]:
+        settings = self._settings | {"QTS_DATABASE__URL": self._url}
+        command = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "qts", "ops", "handover"),
+            env={**os.environ, **settings, "QTS_HOME": str(self.active.folder / "home")},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await command.communicate()
+        assert command.returncode == 0, self._logs()
+        assert f"process {self.standby.pid} on" in out.decode()
+        return _nothing
+
     async def _first_after(self, epoch: int, struck: float) -> float:
         """Return when the venue took the first order of a later epoch."""
         with contextlib.suppress(TimeoutError):
@@ -248,27 +261,17 @@ class Pair(WholeRun):
         runs = [each.run for each in (self.active, self.standby) if each.run is not None]
         return "\n---\n".join(f"{run.output[-1500:]}\n{run.errors[-4000:]}" for run in runs)
 
-    async def _swap(self, old: Member) -> None:
+    async def _swap(self, old: Member, *, handed_over: bool) -> None:
         """The standby is active; the former active run has ended, and stands by again."""
         assert old.run is not None
         code = await asyncio.to_thread(old.run.end)
         errors = old.run.errors
-        assert code == -SIGKILL or (code == 1 and "was taken by" in errors), (code, errors[-4000:])
+        is_lost = code == 1 and "was taken by" in errors
+        assert is_lost or code == (0 if handed_over else -SIGKILL), (code, errors[-4000:])
         self.active, self.standby = self.standby, old
         await self._ready(self.active)
         await self._start(old, "--standby")
         await self._stands_by(old)
-
-    async def _after_restart(self) -> None:
-        """The lease went to one of the two, whichever was first."""
-        await asyncio.sleep(2.0)  # the other one finds out within its retries
-        for member in (self.active, self.standby):
-            if member.run is not None and member.run.process.poll() is not None:
-                await self._swap(member) if member is self.active else self._fail(member)
-                return
-
-    def _fail(self, member: Member) -> None:
-        raise AssertionError(f"the standby {member.name} ended: {self._logs()}")
 
     # The end
 

@@ -16,7 +16,7 @@ from tests.faults.pair import Pair, pair
 from tests.outbox.worker_group import seed
 
 ROUNDS = int(os.environ.get("QTS_ROUNDS", "300"))
-FAULTS = ("killed", "frozen", "cut off", "PostgreSQL restarted")
+FAULTS = ("killed", "frozen", "cut off", "PostgreSQL restarted", "handed over")
 LIMIT_S = 5.0
 
 

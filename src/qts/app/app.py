@@ -113,6 +113,10 @@ def check_rehearsals(config: Config, home: Home, clock: Clock) -> None:
         require_rehearsal(account.brokers, venue, settings, folder, clock.now(), qts.__version__)
 
 
+class _StandbyEnded(Exception):  # noqa: N818 - not an error: it was stopped before it had to trade
+    pass
+
+
 class App:
     """A run on one home."""
 
@@ -211,24 +215,42 @@ class App:
         began_ns = self._clock.monotonic_ns()
         async with contextlib.AsyncExitStack() as stack:
             config = replace(self.config, home=self.home.path)
-            leases = [self._account_lease(database, each) for each in account_configs(config)]
-            if self._is_standby:
-                listener.standing_by(
-                    replace(ready, standby=await describe_leases(database, leases))
-                )
-                taking = asyncio.create_task(stand_by(stack, leases))
-                stack.push_async_callback(_end, taking)
-                await self._until_stopped(seconds, server_watch, taking)
-                if not taking.done():
-                    listener.stopping()
-                    return None
+            configs = account_configs(config)
+            leases = [self._account_lease(database, each) for each in configs]
+            trading: TradingSystem | None = None
+
+            async def take() -> None:
+                nonlocal began_ns, seconds
+                if not self._is_standby:
+                    for lease in leases:
+                        await stack.enter_async_context(lease)
+                    return
+                held = await describe_leases(database, leases)
+                listener.standing_by(replace(ready, standby=held))
+                taking = asyncio.create_task(stand_by(stack, leases, trading))
+                try:
+                    await self._until_stopped(seconds, server_watch, taking)
+                finally:
+                    await _end(taking)
+                if taking.cancelled():
+                    raise _StandbyEnded
                 seconds = seconds and max(0.0, seconds - self._since(began_ns))
                 began_ns = self._clock.monotonic_ns()
-            for lease in () if self._is_standby else leases:
-                await stack.enter_async_context(lease)
-            config, accounts = await self._accounts(stack, database, config, leases)
-            trading = TradingSystem(config, database, self._clock, accounts)
-            await stack.enter_async_context(trading.open(cache_url(config, self.home)))
+
+            # A paper broker belongs to who opened it last: it cannot be prepared by a standby.
+            is_prepared = self._is_standby and "paper" not in {
+                name for each in configs for name in each.brokers.names
+            }
+            try:
+                if not is_prepared:
+                    await take()
+                config, accounts = await self._accounts(stack, database, config, leases)
+                trading = TradingSystem(config, database, self._clock, accounts)
+                opening = trading.open(cache_url(config, self.home), take if is_prepared else None)
+                await stack.enter_async_context(opening)
+            except _StandbyEnded:
+                listener.stopping()
+                return None
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             listener.ready(
                 replace(

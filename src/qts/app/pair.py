@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qts import telemetry
 from qts.brokers import AccountLease, LeaseStatus, read_lease, request_handover
 from qts.database import Database
 from qts.domain import AccountKey, OperationError, RefusedError
 
+if TYPE_CHECKING:
+    from qts.app.trading import TradingSystem
+
 HANDOVER_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.1
+WARM_INTERVAL_S = 5.0
 
 log = telemetry.logger("app")
 
@@ -29,12 +34,39 @@ def describe_lease(lease: LeaseStatus) -> str:
     return f"epoch {lease.epoch}, held by process {lease.pid} on {lease.host}, home {lease.home}"
 
 
-async def stand_by(stack: contextlib.AsyncExitStack, leases: Sequence[AccountLease]) -> None:
-    """Wait until every lease is free, and take it; one that is free waits for the others."""
-    for lease in leases:
-        await lease.acquire_when_free()
-        stack.push_async_exit(lease)
-        log.warning("account taken over", account=str(lease.key), epoch=lease.epoch)
+async def stand_by(
+    stack: contextlib.AsyncExitStack,
+    leases: Sequence[AccountLease],
+    trading: TradingSystem | None,
+) -> None:
+    """Wait until every lease is free, and take it; one that is free waits for the others.
+
+    `trading` is what was prepared to take over, if it could be.
+    """
+    warming = asyncio.create_task(keep_warm(trading)) if trading is not None else None
+    try:
+        for lease in leases:
+            await lease.acquire_when_free()
+            stack.push_async_exit(lease)
+            log.warning("account taken over", account=str(lease.key), epoch=lease.epoch)
+    finally:
+        if warming is not None:
+            warming.cancel()
+            await asyncio.wait({warming})
+
+
+async def keep_warm(trading: TradingSystem) -> None:
+    """Read the fills of each venue now and then.
+
+    A broker that keeps those of closed orders need not request them, one by one, at the takeover.
+    """
+    while True:
+        for account in trading.accounts:
+            try:
+                await account.broker.fills(trading.clock.now())
+            except OperationError as error:
+                log.warning("fills not read; retrying", venue=account.venue, error=str(error))
+        await asyncio.sleep(WARM_INTERVAL_S)
 
 
 async def hand_over(database: Database, keys: Sequence[AccountKey]) -> list[LeaseStatus]:

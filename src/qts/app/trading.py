@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from qts.app.account import DRAIN_TIMEOUT_S, AccountSettings, RunParts, TradingAccount
 from qts.app.account_configs import journal_header
@@ -112,7 +112,10 @@ class TradingSystem:
     runners: Mapping[str, StrategyRunner]
 
     @contextlib.asynccontextmanager
-    async def open(self, cache_url: Secret) -> AsyncIterator[TradingSystem]:
+    async def open(
+        self, cache_url: Secret, take: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncIterator[TradingSystem]:
+        """Build everything and start it; `take` takes the accounts, just before the start."""
         async with contextlib.AsyncExitStack() as stack:
             if self.journal is not None:
                 stack.enter_context(self.journal)
@@ -132,6 +135,8 @@ class TradingSystem:
             self._status, self._reports = build_status(self, stack, store, cache_url, folder)
             cache = self.accounts[0].cache
             self._params = StrategyParamsWatcher(self.database, self.runners, cache)
+            if take is not None:
+                await take()
             try:
                 await self._start()
                 yield self

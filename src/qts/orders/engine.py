@@ -108,7 +108,7 @@ class ExecutionEngine:
         while True:
             found = None
             try:
-                await resolve_unknown(self.context, nobody_sends=True)
+                await resolve_unknown(self.context, nobody_sends=self._lease.is_held)
                 await self.reconciler.reconcile_now()
                 found = await check_reconciled(self.context, since - timedelta(minutes=1))
                 differences = found.differences
