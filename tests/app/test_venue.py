@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.app.account_configs import account_configs, check_venues
-from qts.app.app import check
+from qts.app.app import check_settings
 from qts.app.simulated_venue import (
     SimulatedVenue,
     refuse_stale_positions,
@@ -99,7 +99,7 @@ def test_a_broker_of_another_venue_is_refused_in_one_line() -> None:
 def test_live_without_a_key_is_not_the_simulator(venue: str) -> None:
     brokers = {"broker": venue, "mode": "live", "live_acknowledgement": ACKNOWLEDGEMENT}
     with pytest.raises(RefusedError, match=f"venues.{venue} has no key"):
-        check(config_of(feed={"venue": venue}, brokers=brokers))
+        check_settings(config_of(feed={"venue": venue}, brokers=brokers))
 
 
 def test_quotes_of_a_simulator_are_not_mixed_with_real_ticks() -> None:

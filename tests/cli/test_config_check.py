@@ -272,3 +272,65 @@ def test_capital_at_two_venues_is_refused(
     error = capsys.readouterr().err
     expected = "strategy two: it trades at kis and upbit, and its capital and limits hold at one"
     assert (expected in error) is refused
+
+
+KEY = 'app_key = "PSabc"\napp_secret = "s"\n'
+LIVE = 'mode = "live"\nlive_acknowledgement = "I_UNDERSTAND_LIVE_TRADING"'
+LIVE_SETTINGS = [
+    ('[brokers]\nbroker = "kis"\n' + LIVE, ["brokers.mode", "venues.kis has no key", "setup kis"]),
+    (
+        '[feed]\nvenue = "upbit"\n[brokers]\nbroker = "upbit"\n' + LIVE,
+        ["brokers.mode", "venues.upbit has no key"],
+    ),
+    (
+        f'[brokers]\nbroker = "kis"\n{LIVE}\n[venues.kis]\napp_key = "PSabc"',
+        ["missing: venues.kis.app_key, app_secret and account"],
+    ),
+    (
+        f'[brokers]\nbroker = "kis"\nmode = "live"\n[venues.kis]\n{KEY}account = "1234567801"',
+        ["missing: brokers.live_acknowledgement"],
+    ),
+    (
+        '[brokers]\nbroker = "kis"\n[venues.kis]\n' + KEY + 'account = "1234567801"',
+        ["missing: brokers.mode"],
+    ),
+    (
+        f'[simulator]\nenabled = false\n[brokers]\nbroker = "kis"\n{LIVE}',
+        ["missing: venues.kis.app_key, app_secret and account"],
+    ),
+    ('[brokers]\nbroker = "upbit"', ["brokers.broker", "feed.venue"]),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), LIVE_SETTINGS)
+def test_live_settings_that_a_run_refuses_are_one_line(
+    directory: Path, text: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = directory / "qts.toml"
+    file.touch(mode=0o600)
+    file.write_text(text)
+    for command in (["config", "check", str(file)], ["run", "--duration", "1s", "-c", str(file)]):
+        assert run_command(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert [word for word in words if word not in line] == []
+    assert not (directory / "home/postgres").exists()
+
+
+@pytest.mark.parametrize("account", ["my account", "50123456-01", "501234560", "50123456011"])
+def test_an_account_of_another_shape_is_refused_and_not_shown(
+    directory: Path, account: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = directory / "qts.toml"
+    file.touch(mode=0o600)
+    file.write_text(f'[venues.kis]\n{KEY}account = "{account}"')
+    assert run_command(["config", "check", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "qts.toml:4: venues.kis.account is not ten digits; expected" in line
+    assert account not in line
+
+
+def test_a_live_key_with_consent_is_accepted(directory: Path) -> None:
+    file = directory / "qts.toml"
+    file.touch(mode=0o600)
+    file.write_text(f'[brokers]\nbroker = "kis"\n{LIVE}\n[venues.kis]\n{KEY}account = "1234567801"')
+    assert run_command(["config", "check", str(file)]) == 0

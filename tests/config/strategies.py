@@ -56,6 +56,7 @@ _CONSTRAINED: dict[str, st.SearchStrategy[Any]] = {
     "brokers.mode": st.just("paper"),
     "brokers.broker": st.sampled_from(["paper", "kis", "upbit", "kis, upbit"]),
     "feed.venue": st.sampled_from(["kis", "upbit", "kis,upbit", "upbit, kis"]),
+    "venues.kis.account": st.none() | st.integers(10**9, 10**10 - 1).map(str).map(Secret),
     "dashboard.host": st.sampled_from(["127.0.0.1", "localhost", "::1"]),
     "dashboard.certificate": st.none(),
     "dashboard.key": st.none(),

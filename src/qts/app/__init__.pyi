@@ -5,6 +5,7 @@ from qts.app.app import App as App
 from qts.app.app import RunListener as RunListener
 from qts.app.app import StartupInfo as StartupInfo
 from qts.app.app import build_app as build_app
+from qts.app.app import check_settings as check_settings
 from qts.app.backup import restore_backup as restore_backup
 from qts.app.backup import write_backup as write_backup
 from qts.app.dashboard_process import DashboardLaunch as DashboardLaunch

@@ -39,7 +39,7 @@ from qts.app.summary import RunSummary, TradingSummary
 from qts.app.supervision import SystemdListener, ping_watchdog
 from qts.app.trading import TradingSystem
 from qts.app.venue import ChosenVenue
-from qts.brokers import AccountLease, require_rehearsal
+from qts.brokers import AccountLease, require_live_consent, require_rehearsal
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
 from qts.domain import AccountKey, Clock, RefusedError, SystemClock
@@ -78,15 +78,11 @@ def build_app(config: Config, clock: Clock | None = None) -> App:
     return App(config, resolve_home(config), clock or SystemClock())
 
 
-def check(config: Config) -> None:
+def check_settings(config: Config) -> None:
     """Refuse bad settings before the servers start."""
     check_venues(config)
     for account in account_configs(config):
-        if account.brokers.mode == "live" and uses_simulated_venue(account):
-            raise RefusedError(
-                f'brokers.mode is "live", and venues.{account.feed.venue_name} has no key; '
-                'set it, or brokers.mode = "paper" for the simulator'
-            )
+        _check_account(account)
     config.strategy_instances()
 
 
@@ -103,6 +99,21 @@ def check_standby(config: Config) -> None:
                 f"--standby: venues.{account.feed.venue_name} has no key, and a simulator of the"
                 " active run ends with it; set the key and address of the venue"
             )
+
+
+def _check_account(config: Config) -> None:
+    """Refuse an account that takes orders and lacks its key, its number or the consent."""
+    brokers, name = config.brokers, config.feed.venue_name
+    is_simulated = uses_simulated_venue(config)
+    if brokers.mode == "live" and is_simulated:
+        raise RefusedError(
+            f'brokers.mode is "live", and venues.{name} has no key; set it with qts setup {name}, '
+            'or brokers.mode = "paper" for the simulator'
+        )
+    if brokers.names == (name,) and not is_simulated:
+        chosen = ChosenVenue.of(config)
+        require_live_consent(brokers, name, chosen.environment, chosen.settings)
+        account_of(config)
 
 
 def check_rehearsals(config: Config, home: Home, clock: Clock) -> None:
@@ -142,7 +153,7 @@ class App:
         """
         self._is_standby = standby
         if trade:
-            check(self.config)
+            check_settings(self.config)
             if standby:
                 check_standby(self.config)
             check_rehearsals(self.config, self.home, self._clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import ROUND_FLOOR, Decimal
 from typing import Annotated, Literal
 
@@ -12,7 +11,6 @@ from qts.domain import AccountKey, FeeSchedule, Instrument, Market, RefusedError
 from qts.venues import KisConfig, UpbitConfig, check_venue_names, is_loopback, venue_names
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
-_ACCOUNT_NUMBER = re.compile(r"[0-9]{10}", re.ASCII)
 _COIN_UNIT = Decimal("0.00000001")
 # Fees round down to it.
 _FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: _COIN_UNIT, Market.OTHER: _COIN_UNIT}
@@ -146,11 +144,6 @@ def paper_account(config: PaperConfig) -> AccountKey:
 def kis_account(venue: KisConfig) -> AccountKey:
     if venue.account is None:
         raise RefusedError("venues.kis.account is not set; orders need it")
-    if not _ACCOUNT_NUMBER.fullmatch(venue.account.reveal()):
-        raise RefusedError(
-            "venues.kis.account is not ten digits; expected the number and its product code without"
-            " a dash, as in 1234567801"
-        )
     return AccountKey.of("kis", kis_environment(venue), venue.account.reveal())
 
 
@@ -187,9 +180,18 @@ def require_live_consent_upbit(config: BrokersConfig, venue: UpbitConfig) -> Non
         _require_consent(config, "upbit", real_key, "venues.upbit.access_key and secret_key")
 
 
-def require_live_consent(config: BrokersConfig, venue: str, environment: str) -> None:
-    """Raise RefusedError for orders of real money unless the settings consent to live trading."""
-    if environment == "real":
+def require_live_consent(
+    config: BrokersConfig, venue: str, environment: str, settings: object = None
+) -> None:
+    """Raise RefusedError for orders of real money unless the settings consent to live trading.
+
+    `settings` are those of the venue: a key that is needed must be in them.
+    """
+    if isinstance(settings, KisConfig):
+        require_live_consent_kis(config, settings)
+    elif isinstance(settings, UpbitConfig):
+        require_live_consent_upbit(config, settings)
+    elif environment == "real":
         _require_consent(config, venue, True, "")
 
 

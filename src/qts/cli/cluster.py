@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qts.cli.console import ConfigOption, load_config
+from qts.cli.console import ConfigOption, load_config, require_schema
 from qts.cli.groups import CommandGroup, PlainCommand
 from qts.domain import RefusedError, Secret
 
@@ -66,7 +66,6 @@ def cluster_database(
     from msgspec.structs import replace
 
     from qts.app import open_database
-    from qts.database import migration_status
 
     settings = load_config(config)
     if address != SETTINGS:
@@ -80,12 +79,7 @@ def cluster_database(
     @asynccontextmanager
     async def open_checked() -> AsyncIterator[Database]:
         async with open_database(settings) as database:
-            found = await migration_status(database)
-            if found.current < SCHEMA:
-                raise RefusedError(
-                    f"the database at {database.where} has schema {found.current}, and {SCHEMA} is"
-                    " needed; run qts ops database migrate"
-                )
+            await require_schema(database, SCHEMA)
             yield database
 
     return open_checked

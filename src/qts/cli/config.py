@@ -27,17 +27,18 @@ def check(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Check the settings and load the strategies: exit 0, or every problem on a line and exit 2.
+    """Check the settings as a run does and load the strategies: exit 0, or each problem and exit 2.
 
     Example: qts config check --config qts.toml
     """
+    from qts.app import check_settings
     from qts.config import resolve
 
     if file is not None and config is not None and file != config:
         raise RefusedError(f"two settings files, {file} and {config}; expected one")
     found = resolve(config or file, os.environ)
     found.config.notify.check()
-    found.config.strategy_instances()
+    check_settings(found.config)
     overridden = sum(origin.kind == "environment" for origin in found.origins.values())
     name = found.file or "no settings file"
     typer.echo(f"OK: {name}, {found.written} settings, {overridden} overridden by the environment")

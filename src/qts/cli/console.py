@@ -92,19 +92,25 @@ def with_database(
     import asyncio
 
     from qts.app import open_database
-    from qts.database import migration_status
 
     async def run() -> T:
         async with open_database(load_config(config)) as database:
-            found = await migration_status(database)
-            if found.current < schema:
-                raise RefusedError(
-                    f"the database at {database.where} has schema {found.current}, and {schema} is "
-                    "needed; run qts ops database migrate"
-                )
+            await require_schema(database, schema)
             return await query(database)
 
     return asyncio.run(run())
+
+
+async def require_schema(database: Database, schema: int) -> None:
+    """Refuse a database whose schema is older than `schema`."""
+    from qts.database import migration_status
+
+    found = await migration_status(database)
+    if found.current < schema:
+        raise RefusedError(
+            f"the database at {database.where} has schema {found.current}, and this QTS has"
+            f" {found.latest}; start qts run, which migrates it, or run qts ops database migrate"
+        )
 
 
 def with_account(

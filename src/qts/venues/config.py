@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ KIS_MASTER = "https://new.real.download.dws.co.kr/common/master"
 UPBIT = "https://api.upbit.com"
 UPBIT_STREAM = "wss://api.upbit.com/websocket/v1"
 PAPER_PER_SECOND = 1
+_ACCOUNT_NUMBER = re.compile(r"[0-9]{10}", re.ASCII)
 
 
 class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +61,13 @@ class KisConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limits: Annotated[RateLimitConfig, msgspec.Meta(description="requests of this key")] = (
         RateLimitConfig()
     )
+
+    def __post_init__(self) -> None:
+        if self.account is not None and not _ACCOUNT_NUMBER.fullmatch(self.account.reveal()):
+            raise ValueError(
+                "account is not ten digits; expected the number and its product code without a"
+                " dash, as in 1234567801"
+            )
 
     @property
     def rest(self) -> str:
