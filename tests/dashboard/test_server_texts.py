@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qts.config import settings_of
 from qts.dashboard import actions
 from qts.dashboard.session import Role
 from qts.risk import FailSafe, KillSwitch
@@ -19,11 +20,16 @@ from tests.dashboard.test_pages import shots, visit
 
 HANGUL = re.compile("[가-힣]")
 _ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"): ("(?:[^"\\]|\\.)*")')
-TABLE = (SOURCE / "dashboard" / "page" / "labels_server.js").read_text("utf-8")
-KOREAN = {
-    json.loads(english): json.loads(korean)
-    for english, korean in _ENTRY.findall(TABLE.partition("const WORDS")[0])
-}
+PAGE = SOURCE / "dashboard" / "page"
+
+
+def entries(text: str) -> dict[str, str]:
+    return {json.loads(english): json.loads(korean) for english, korean in _ENTRY.findall(text)}
+
+
+TABLE = (PAGE / "labels_server.js").read_text("utf-8")
+KOREAN = entries(TABLE.partition("const WORDS")[0])
+DESCRIPTIONS = entries((PAGE / "labels_settings.js").read_text("utf-8"))
 # Parts of sentences that are read word by word, reasons of HTTP, and what libraries write.
 SPECIAL = {
     "BUY {} {}", "SELL {} {}", "BUY {} {} {}, {} filled{}", "SELL {} {} {}, {} filled{}",
@@ -52,6 +58,14 @@ def test_korean_texts_are_korean_and_place_every_value_once() -> None:
         numbers = sorted(map(int, re.findall(r"\{(\d)\}", korean)))
         count = 1 if english in may_drop else english.count("{}")
         assert numbers == list(range(1, count + 1)), english
+
+
+def test_every_setting_has_a_korean_description() -> None:
+    """One that fails here needs a line in page/labels_settings.js."""
+    written = {each.description for each in settings_of()}
+    assert written - DESCRIPTIONS.keys() == set()
+    assert DESCRIPTIONS.keys() - written == set()
+    assert [text for text in DESCRIPTIONS.values() if not HANGUL.search(text)] == []
 
 
 def test_every_name_of_an_action_is_a_word() -> None:
@@ -144,6 +158,23 @@ async def test_a_korean_page_says_in_korean_what_was_done_and_refused(
             assert not re.search("[A-Za-z]{2}", rest), row
         await tab.page.screenshot(path=shots(tmp_path) / "korean-audit.png", full_page=True)
         tab.problems.clear()  # the refusal is a 403, which the console logs
+
+
+async def test_settings_are_described_in_korean(site: Site, browser: Any) -> None:
+    setting = {"name": "dashboard.session_hours", "value": 12, "is_default": True}
+    described = [setting | {"description": "how long a login lasts"}]
+
+    async def answer(route: Any) -> None:
+        await route.fulfill(json={"settings": described})
+
+    async with visit(browser, site.tokens.link(site.address), locale="ko-KR") as tab:
+        await tab.page.route("**/api/settings", answer)
+        await tab.open("settings")
+        await tab.wait_text("main", "로그인 유지 시간")
+        await tab.page.fill("[data-filter=find]", "유지 시간")  # it is found in both languages
+        await tab.page.keyboard.press("Enter")
+        await tab.wait_text("main", "dashboard.session_hours")
+        await tab.page.keyboard.press("Escape")
 
 
 async def test_a_request_without_a_reply_is_not_shown_in_the_words_of_the_browser(

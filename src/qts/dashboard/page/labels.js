@@ -119,19 +119,27 @@ export function setLanguage(next) {
   current = next;
   localStorage.setItem("qts-language", next);
   document.documentElement.lang = next;
-  loadServer();
+  korean("server");
 }
 export const t = (key) => LABELS[key]?.[current === "ko" ? 1 : 0] ?? key;
 // The name of a state, a side or a kind; states are codes, so that English shows them as they are stored.
 export const stateName = (code) => (current === "ko" && STATES[code]) || code;
 // What a code of the fail-safe, the gate or an alert rule means, in Korean; otherwise the messages say it.
 export const codeText = (code) => (current === "ko" ? CODES[code] : undefined);
-// A sentence of the server, or a word of it. The Korean ones are loaded with the first Korean page.
-let server = null;
-function loadServer() {
-  if (current === "ko" && !server) import("./labels_server.js").then((loaded) => (server = loaded)).catch(() => {}); // English until then
+// Modules that only Korean pages load: sentences of the server with the first page, descriptions with the settings. A text is
+// English until its module is there.
+const loaded = {};
+function korean(name) {
+  if (current !== "ko") return null;
+  if (!(name in loaded)) {
+    loaded[name] = null;
+    import(`./labels_${name}.js`).then((found) => (loaded[name] = found)).catch(() => delete loaded[name]);
+  }
+  return loaded[name];
 }
-export const serverText = (text) => (current === "ko" && server ? server.translate(text) : text ?? "");
+// A sentence of the server, or a word of it.
+export const serverText = (text) => korean("server")?.translate(text) ?? text ?? "";
+export const settingText = (text) => korean("settings")?.DESCRIPTIONS[text] ?? text;
 
 export const colours = () => localStorage.getItem("qts-colours") ?? "green";
 export function setColours(next) {

@@ -4,7 +4,7 @@ import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, 
 import { isSupported } from "./push.js";
 import { nameOf } from "./names.js";
 import { may } from "./state.js";
-import { colours, language, serverText, stateName, t } from "./labels.js";
+import { colours, language, serverText, settingText, stateName, t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
 // Without a status there are no figures; the sentence says why, as far as it is known.
@@ -217,11 +217,11 @@ export const settings = {
   path: () => "settings",
   draw(state, data, _id, filters) {
     const search = (filters.find ?? "").toLowerCase();
-    const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description}`.toLowerCase().includes(search));
+    const shown = (data?.settings ?? []).filter((each) => `${each.name} ${each.description} ${settingText(each.description)}`.toLowerCase().includes(search));
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("settings")),
         h("div", { class: "buttons" }, h("input", { "data-filter": "find", placeholder: t("find"), "aria-label": t("find") })),
-        table([t("setting"), t("value"), t("description")], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, each.description)])), "…")),
+        table([t("setting"), t("value"), t("description")], shown.map((each) => row([h("code", {}, each.name), h("td", { class: each.is_default ? "dim" : "" }, h("code", {}, flat(each.value)), each.is_default ? ` ${t("default")}` : ""), h("td", { class: "dim" }, settingText(each.description))])), "…")),
       display(),
       browsers(state, data),
       h("section", { class: "card wide" }, h("h2", {}, t("actions")),
