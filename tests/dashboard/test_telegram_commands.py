@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.brokers import AccountLock, open_account
+from qts.brokers import AccountLease, open_account
 from qts.dashboard.live_status import LiveStatus, VenueStatus
 from qts.dashboard.telegram_commands import TelegramCommands
 from qts.database import Database, Row
@@ -219,7 +219,7 @@ async def test_close_is_handed_to_the_run_of_the_account_and_logged(
 ) -> None:
     question = await held.ask("close", "005930 earnings tonight")
     assert question.is_long
-    async with AccountLock(database, PAPER, "home", SystemClock(), is_live=False):
+    async with AccountLease(database, PAPER, "home", SystemClock(), is_live=False):
         acting = asyncio.ensure_future(question.act())
         command = await requested_command(database)
         assert (command["actor"], command["reason"]) == ("telegram:42", "earnings tonight")
