@@ -14,6 +14,7 @@ from qts.dashboard import actions
 from qts.dashboard.session import Role
 from qts.risk import FailSafe, KillSwitch
 from tests.accounts import PAPER
+from tests.dashboard import statuses
 from tests.dashboard.conftest import Site
 from tests.dashboard.server_texts import SOURCE, WRITERS, sentences
 from tests.dashboard.test_pages import shots, visit
@@ -158,6 +159,22 @@ async def test_a_korean_page_says_in_korean_what_was_done_and_refused(
             assert not re.search("[A-Za-z]{2}", rest), row
         await tab.page.screenshot(path=shots(tmp_path) / "korean-audit.png", full_page=True)
         tab.problems.clear()  # the refusal is a 403, which the console logs
+
+
+async def test_figures_of_the_run_are_in_korean(site: Site, browser: Any) -> None:
+    stopped = statuses.strategy(stopped="5 errors in a row: ValueError: x")
+    site.run(strategies=[stopped, statuses.strategy(key="slow", warm_up="3 of 9 series")])
+    await site.database.execute(
+        "INSERT INTO market_state"
+        " (broker, account, symbol, trade_status, reason_code, detail, suspended_at)"
+        " VALUES ($1, $2, '005930', 'SUSPENDED', 'BLOCKED', 'HTTP 418', now())",
+        *PAPER,
+    )
+    async with visit(browser, site.tokens.link(site.address), locale="ko-KR") as tab:
+        await tab.wait_text("main", "거래소 차단 HTTP 418")
+        await tab.open("strategies")
+        await tab.wait_text("main", "중단됨 오류 연속 5회: ValueError: x")
+        await tab.wait_text("main", "준비 중: 시계열 9개 중 3개")
 
 
 async def test_settings_are_described_in_korean(site: Site, browser: Any) -> None:

@@ -56,6 +56,27 @@ def test_every_text_that_is_used_exists(name: str) -> None:
             assert key in LABELS, key
 
 
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_function_of_another_module_is_imported(name: str) -> None:
+    """No compiler checks the modules, and a page that is not drawn in a test could miss one."""
+    text = SOURCES[name]
+    exported = {
+        each
+        for other in SOURCES.values()
+        for each in re.findall(
+            r"^export (?:const|function|async function) (\w+)", other, re.MULTILINE
+        )
+    }
+    imported = re.findall(r"^import (?:\{([^}]*)\}|\* as (\w+))", text, re.MULTILINE)
+    known = set(re.findall(r"\w+", " ".join(part for pair in imported for part in pair)))
+    known |= set(re.findall(r"\b(?:const|let|function) (\w+)", text))
+    called = set(
+        re.findall(r"(?<![\w.$])(\w+)\(", re.sub(r"^ *//.*$", "", text, flags=re.MULTILINE))
+    )
+    called -= set(re.findall(r"^  (?:async )?(\w+)\([^)]*\) \{$", text, re.MULTILINE))  # methods
+    assert (called & exported) - known == set()
+
+
 def test_every_text_is_in_both_languages() -> None:
     assert len(LABELS) > 200
     lines = SOURCES["labels.js"].split("const LABELS = {")[1].split("\n};")[0]

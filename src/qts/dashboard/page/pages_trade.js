@@ -3,7 +3,7 @@ import { lines } from "./charts.js";
 import { bar, button, card, chip, clock, day, figure, h, moment, n, number, price, quantity, right, row, share, signedShare, signedWon, silent, table, tone, won, zoned } from "./dom.js";
 import { nameOf, titled } from "./names.js";
 import { may } from "./state.js";
-import { codeText, language, stateName, t } from "./labels.js";
+import { codeText, language, serverText, stateName, t } from "./labels.js";
 
 const switchText = ({ switches, now }) => {
   const account = switches?.account;
