@@ -25,6 +25,7 @@ from qts.database import Database
 from qts.domain import IntentType, OrderType, Secret, Side
 from qts.embedded import Home
 from qts.events import DegradationLevel
+from qts.feed import Feed
 from qts.orders import resume_manually
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
 from qts.pipeline.position_sync import PositionSync
@@ -166,6 +167,20 @@ async def test_a_run_that_lost_its_account_stores_why_before_it_ends(
                 await trading.failed
         await trading.stop()
         assert "FS112" in stored
+
+
+async def test_a_position_whose_price_is_old_raises_a_code(
+    database: Database, valkey_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The age of a price reaches the stops from the feed, and the code the log."""
+    monkeypatch.setattr(Feed, "price_age_s", lambda _self, _symbol: 2.1)
+
+    async def is_raised() -> bool:
+        return bool(await database.fetchval("SELECT count(*) FROM safety_log WHERE code = 'FS105'"))
+
+    async with opened(database, valkey_url, tmp_path, "paper") as trading:
+        await held(trading)
+        await until(is_raised, PATIENCE_S)
 
 
 async def test_a_freeze_holds_strategies_off_until_a_person_releases_it(
