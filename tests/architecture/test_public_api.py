@@ -128,9 +128,10 @@ PUBLIC: dict[str, str] = {
         render_study_table run_study study_identity study_json study_name study_warnings trial_count
     """,
     "qts.orders": """
-        AccountListener AccountState AttemptChanged BaselineHolding CancelOrder CarryOutManually
-        ClosePositions CreateOrderAttempt DatabaseSafetyControls ExecutionContext FillApplied
-        FillOwners FillReceived FillReported IntentRef LEDGER_CHANNEL Ledger ManualCommand
+        AccountListener AccountState AttemptChanged BaselineHolding CancelOrder CancelStopOrder
+        CarryOutManually ClosePositions CreateOrderAttempt DatabaseSafetyControls ExecutionContext
+        FillApplied FillOwners FillReceived FillReported IntentRef LEDGER_CHANNEL Ledger
+        ManualCommand
         ManualOrder ManualRefusal ManualRequest ManualResult ManualState MarketResumed
         MarketSuspended NewCommand OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed
         OrderExecutor OrderHistory OrderLatency OrderListener OrderManager OrderRejected OrderRow
@@ -138,7 +139,8 @@ PUBLIC: dict[str, str] = {
         PlaceOrder PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
         ReconcileReport Reconciler ResolveCounts SafetyControls StrategyFigures StrategyProfit
         merged_profits strategy_profits SubmitResult SuspensionChanged SymbolSuspension
-        TimeInForceEnforcer accept_holding add_up load_owned_fills rounded_parts adopt_holding
+        TimeInForceEnforcer WAITING
+        accept_holding add_up load_owned_fills rounded_parts adopt_holding
         check_broker check_instrument check_ledger_symbol check_reconciled check_symbol end_command
         external_fill freeze_position half_sold_symbols intents_of_signals list_baseline list_orders
         list_positions list_suspensions load_account_state load_baseline open_intents order_history

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
+from typing import get_args
 from uuid import UUID, uuid4
 
 import pytest
 
 from qts.client import PREFIX, Client, RequestError
 from qts.dashboard import ApiTokens
-from qts.domain import RefusedError
+from qts.dashboard.pages import OrdersState
+from qts.domain import AttemptState, RefusedError
+from qts.orders import WAITING
 from qts.risk import KillSwitch
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
@@ -17,6 +21,7 @@ from tests.dashboard.programs import CLI
 from tests.dashboard.test_actions import running
 from tests.dashboard.test_api import add_orders
 from tests.dashboard.test_orders_page import unknown_order
+from tests.orders.waiting import store_stop_order
 
 
 async def client(site: Site, role: str = "trade") -> Client:
@@ -47,6 +52,33 @@ async def test_it_reads_structs(site: Site) -> None:
             assert qts.get("/backtests", dict) == {"jobs": []}
 
         await asyncio.to_thread(read)
+
+
+async def test_it_reads_and_cancels_a_stop_order_that_waits(site: Site) -> None:
+    intent = await unknown_order(site.database)
+    id_ = await store_stop_order(site.database, PAPER)
+    with await client(site) as qts:
+
+        def work() -> None:
+            waiting, sent = qts.orders().orders
+            assert (waiting.intent_id, waiting.status, waiting.trigger) == (
+                id_,
+                WAITING,
+                Decimal(110),
+            )
+            assert (sent.intent_id, sent.trigger) == (intent, None)
+            assert qts.orders(state=WAITING, open=True).orders == [waiting]
+            assert qts.orders(state="UNKNOWN").orders == [sent]
+            assert list(qts.iter_orders(limit=1)) == [waiting, sent]
+            assert qts.order(id_).order == waiting
+            assert qts.cancel(id_, "not today").message == "cancel requested"
+            assert qts.orders(state=WAITING).orders == []
+
+        await asyncio.to_thread(work)
+
+
+def test_orders_are_found_by_every_state() -> None:
+    assert set(get_args(OrdersState)) == {*AttemptState, WAITING}
 
 
 async def test_it_walks_all_orders(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

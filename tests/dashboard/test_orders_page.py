@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,6 +14,7 @@ from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_actions import action_rows
 from tests.dashboard.test_pages import shots, visit
+from tests.orders.waiting import store_stop_order
 
 
 async def unknown_order(database: Database) -> UUID:
@@ -81,6 +83,34 @@ async def test_an_open_order_is_cancelled_with_a_reason(site: Site, browser: Any
     assert row["detail"]["reason"] == "fat finger"
     (event,) = await OutboxAdmin(site.database).find(stream=TRADE_EXIT)
     assert event.event_type == "CancelOrder"
+
+
+async def test_a_stop_order_waits_with_its_trigger_and_is_cancelled(
+    site: Site, browser: Any, tmp_path: Path
+) -> None:
+    stock = {"symbol": "005930", "trigger": Decimal(71_000), "strategy_key": "rsi_scalper"}
+    id_ = await store_stop_order(site.database, PAPER, **stock)
+    async with visit(browser, site.tokens.link(site.address)) as tab:
+        await tab.open("orders")
+        await tab.wait_text("main", "trigger ₩71,000")
+        assert "WAITING" in await tab.page.inner_text("main")
+        await tab.page.keyboard.press("l")
+        await tab.wait_text("main", "발동 가격 ₩71,000")
+        assert "발동 대기" in await tab.page.inner_text("main")
+        await tab.page.keyboard.press("l")
+        await tab.page.screenshot(path=shots(tmp_path) / "stop-order.png")
+        await tab.open(f"orders/{id_}")
+        await tab.wait_text("main", "stop order")
+        await tab.wait_text("main", "trigger ₩71,000 · rsi_scalper")
+        await tab.open("orders")
+        await tab.page.click(f'[data-do="cancel"][data-order="{id_}"]')
+        assert "waits in QTS" in await tab.page.inner_text("#confirm")
+        await tab.page.fill("#reason", "changed my mind")
+        await tab.page.keyboard.press("Enter")
+        await tab.wait_text("main", "No orders.")
+    assert await site.database.fetchval("SELECT count(*) FROM stop_order") == 0  # no run has it
+    (row,) = await action_rows(site.database)
+    assert (row["action"], row["target"], row["outcome"]) == ("cancel", str(id_), "DONE")
 
 
 async def test_only_an_order_of_the_account_is_cancelled(site: Site) -> None:

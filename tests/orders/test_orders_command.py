@@ -13,17 +13,26 @@ import msgspec
 import pytest
 import typer
 
-from qts.brokers import open_account
+from qts.brokers import AccountLock, open_account
 from qts.cli.orders import orders
 from qts.cli.positions import positions
 from qts.database import Database
-from qts.domain import AccountKey, ManualClock, RefusedError, Secret, upbit_instrument
+from qts.domain import (
+    AccountKey,
+    ManualClock,
+    RefusedError,
+    Secret,
+    SystemClock,
+    upbit_instrument,
+)
 from qts.feed import InstrumentStore
+from qts.orders import open_intents
 from qts.orders.context import halt_venue
-from qts.outbox import PostgresBus
+from qts.outbox import TRADE_EXIT, OutboxAdmin, PostgresBus
 from tests.accounts import PAPER, UPBIT
 from tests.orders.fake_venue import Venue, lost_reply
 from tests.orders.kit import PRICE, STREAMS, SYMBOL, OrderKit
+from tests.orders.waiting import store_stop_order
 
 BROKER = "upbit"  # commands accept the names of brokers that exist
 
@@ -105,6 +114,54 @@ async def test_an_order_is_cancelled_from_the_command_line(kit: OrderKit, line: 
     assert await line.json(orders, "cancel", str(submitted.intent_id)) == {"asked": True}
     await kit.work()
     assert kit.venue.cancels == ["V1"]
+
+
+async def test_a_stop_order_that_waits_is_listed_and_shown(kit: OrderKit, line: Line) -> None:
+    submitted = await kit.submit()
+    id_ = str(await store_stop_order(kit.database, UPBIT))
+    later = str(await store_stop_order(kit.database, UPBIT, symbol="KRW-ETH", price=Decimal(115)))
+    await store_stop_order(kit.database, PAPER)
+    rows = (await line.json(orders, "list"))["orders"]
+    assert [row["intent_id"] for row in rows] == [later, id_, str(submitted.intent_id)]
+    assert [row["status"] for row in rows] == ["WAITING", "WAITING", "CREATED"]
+    assert [row["trigger"] for row in rows] == ["110", "110", None]
+    assert [row["attempt_state"] for row in rows] == [None, None, "PREPARED"]
+    for words in (("--state", "waiting"), ("--open", "--state", "WAITING")):
+        only = (await line.json(orders, "list", *words, "--symbol", SYMBOL))["orders"]
+        assert [row["intent_id"] for row in only] == [id_]
+    text = await line(orders, "list", "--symbol", "KRW-ETH")
+    assert "WAITING    -          ENTRY BUY 2 KRW-ETH at 115 once a trade is at 110, 0 f" in text
+    assert (await line.json(orders, "list", "--limit", "1"))["orders"] == rows[:1]
+    life = await line.json(orders, "show", id_)
+    assert (life["order"]["trigger"], life["attempts"], life["fills"]) == ("110", [], [])
+
+
+async def test_a_triggered_stop_order_is_the_order_that_it_became(
+    kit: OrderKit, line: Line
+) -> None:
+    """Its row may say for a moment that it waits, also after a kill."""
+    id_ = await store_stop_order(kit.database, UPBIT)
+    submitted = await kit.submit(signal_id=id_)
+    (row,) = (await line.json(orders, "list"))["orders"]
+    assert row["intent_id"] == str(submitted.intent_id)
+    assert [each for each, _ in await open_intents(kit.database, UPBIT)] == [submitted.intent_id]
+
+
+async def test_a_stop_order_is_cancelled_by_the_run_or_at_once(kit: OrderKit, line: Line) -> None:
+    waiting, alone = [await store_stop_order(kit.database, UPBIT) for _ in range(2)]
+    async with AccountLock(kit.database, UPBIT, "home", SystemClock(), is_live=False):
+        assert await line.json(orders, "cancel", str(waiting)) == {"asked": True}
+        assert len((await line.json(orders, "list"))["orders"]) == 2  # until the run has done it
+    assert await line.json(orders, "cancel", str(alone)) == {"asked": True}
+    (row,) = (await line.json(orders, "list"))["orders"]
+    assert row["intent_id"] == str(waiting)
+    events = await OutboxAdmin(kit.database).find(stream=TRADE_EXIT)
+    assert {(each.event_type, each.aggregate_id) for each in events} == {
+        ("CancelStopOrder", str(waiting)),
+        ("CancelStopOrder", str(alone)),
+    }
+    with pytest.raises(RefusedError, match=f"no order {alone}; see qts orders list"):
+        await line(orders, "cancel", str(alone))
 
 
 async def test_a_look_at_the_books_is_requested_for(kit: OrderKit, line: Line) -> None:

@@ -28,6 +28,7 @@ from qts.risk import (
 )
 from tests.instruments import LISTED
 from tests.orders.kit import START, SYMBOL, OrderKit, open_kit
+from tests.orders.waiting import store_stop_order
 from tests.outbox.kit import until
 
 D = Decimal
@@ -189,6 +190,14 @@ async def test_the_stops_of_its_strategy_watch_a_position_after_a_restart(kit: O
         assert life.micro_risk.stop_price(SYMBOL) == pytest.approx(1_000_000 * full)
         life.tick(970_000)
         assert len(life.exits) == sold
+
+
+async def test_orders_at_the_venue_are_loaded_and_stop_orders_are_not(kit: OrderKit) -> None:
+    """Those that wait are read by StopOrders, which triggers them."""
+    order = await kit.submit()
+    await store_stop_order(kit.database, kit.venue.key)
+    life = await Life(kit).start()
+    assert [each.intent_id for each in life.portfolio.view().orders] == [str(order.intent_id)]
 
 
 async def test_a_database_that_is_away_costs_freshness_alone(kit: OrderKit) -> None:

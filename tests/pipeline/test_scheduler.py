@@ -80,6 +80,7 @@ class Bench:
         self.ends: asyncio.Queue[EndedOrder | None] = asyncio.Queue()  # what becomes of them
         self.is_paused = False  # lane P2
         self.is_ready = True
+        self.stopped: set[str | None] = set()  # by the kill switch; None: the account
         hooks = PipelineHooks(
             DecisionPolicy,
             self._emit,
@@ -101,7 +102,12 @@ class Bench:
         self.runner = StrategyRunner(Buyer(NoParams()), runner_hooks)
         self.stop_orders = stop_orders
         runners = {self.runner.key: self.runner}
-        stop_orders.attach(runners, self.pipeline.on_signals, lambda: self.pipeline.may_start)
+        stop_orders.attach(
+            runners,
+            self.pipeline.on_signals,
+            lambda: self.pipeline.may_start,
+            lambda strategy: bool({None, strategy} & self.stopped),
+        )
 
     def _emit(self, name: str, payload: Any) -> None:
         if name == "ETEDA_CYCLE_START" and not self.is_paused:

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import pytest
 
+from qts.brokers import AccountLock
+from qts.dashboard.manual_orders import CommandOrigin, ManualOrderService
 from qts.database import Database
-from qts.domain import ManualClock, OrderSnapshot, Side, TimeInForce
+from qts.domain import ManualClock, OrderSnapshot, Position, Side, SystemClock, TimeInForce
+from qts.orders import ManualState, OrderManager
+from qts.outbox import TRADE_EXIT, Dispatcher, PostgresBus
 from qts.pipeline import (
     DecisionJournal,
     Execution,
@@ -22,11 +27,15 @@ from qts.pipeline import (
     load_journaled_run,
     replay_decisions,
 )
+from qts.pipeline.manual_orders import ManualOrderHandler
 from qts.risk import OrderProposal, RiskLimitsConfig
 from qts.strategies import Cancel, Replace
 from tests.instruments import LISTED
+from tests.orders.kit import STREAMS
+from tests.orders.waiting import store_stop_order
+from tests.pipeline.counting import ACCOUNT
 from tests.pipeline.portfolios import NOW, tick
-from tests.pipeline.test_scheduler import BUY, NOW_S, SELL, Bench, Trades, wanted
+from tests.pipeline.test_scheduler import BUY, EXIT, NOW_S, SELL, Bench, Trades, wanted
 
 D = Decimal
 WAITING_ROWS = "SELECT count(*) FROM stop_order WHERE triggered_at IS NULL"
@@ -219,6 +228,84 @@ async def test_seconds_are_those_of_wait_and_order_together(database: Database) 
     await clock.advance(40)
     await bench.trade(10_110)
     assert bench.trades.asked[0].time_in_force == pytest.approx(20)
+
+
+async def test_the_operator_cancels_it(database: Database) -> None:
+    bench = StopBench(database)
+    order = await bench.place()
+    assert await bench.stop_orders.cancel_manually(UUID(order.intent_id))
+    assert bench.states[-1] == ("CANCELLED", "cancelled by the operator")
+    assert (bench.shown, await bench.rows()) == ([], 0)
+    await bench.trade(10_110)
+    assert bench.trades.asked == []
+    foreign = await store_stop_order(database, ACCOUNT, strategy_key="of another run")
+    assert await bench.stop_orders.cancel_manually(foreign)
+    assert await bench.rows() == 0
+    assert not await bench.stop_orders.cancel_manually(foreign)
+
+
+async def test_triggered_it_is_no_longer_the_operators_to_cancel(database: Database) -> None:
+    """The order that it becomes is: known when the answer is."""
+    bench = StopBench(database)
+    order = await bench.place()
+    bench.stop_orders.on_tick(tick(price=10_110, at=NOW_S + 1))
+    assert not await bench.stop_orders.cancel_manually(UUID(order.intent_id))
+    assert len(bench.trades.asked) == 1
+
+
+@pytest.mark.parametrize("stopped", [None, "buyer"])
+async def test_a_kill_switch_cancels_what_would_open_a_position(
+    database: Database, stopped: str | None
+) -> None:
+    clock = ManualClock()
+    bench = StopBench(database, clock=clock)
+    bench.portfolio.load(D(10**8), [Position("005930", D(4), D(10_000))])
+    bench.portfolio.apply_tick(tick(at=NOW_S))
+    await bench.place()
+    bench.heard(wanted(SELL, 0.6, trigger=9_900, intent_type=EXIT))
+    await bench.until(lambda: len(bench.shown) == 2)
+    bench.stopped.add(stopped)
+    running = asyncio.create_task(bench.stop_orders.run())
+    await clock.advance(0.6)
+    await bench.until(lambda: len(bench.shown) == 1)
+    assert bench.states[-1] == ("CANCELLED", "G_KILL_SWITCH")
+    assert bench.shown == [("WAITING", D(9_900))]  # it reduces a position
+    bench.heard(wanted(BUY, 0.9, trigger=10_200, quantity=1))
+    await bench.settle()
+    assert len(bench.shown) == 1  # nor is a new one taken
+    await bench.trade(9_890)
+    was_sold = [each.side for each in bench.trades.asked] == [SELL]
+    assert was_sold == (stopped is not None)  # with the account stopped it waits
+    bench.stopped.clear()
+    await bench.trade(9_880)
+    assert [each.side for each in bench.trades.asked] == [SELL]
+    running.cancel()
+
+
+async def test_flatten_leaves_none(database: Database) -> None:
+    bench = StopBench(database)
+    await bench.place()
+    dispatcher, clock = Dispatcher(), SystemClock()
+    lock = AccountLock(database, ACCOUNT, "home", clock, is_live=False)
+    async with PostgresBus.open(database, STREAMS) as bus, lock:
+        manager = OrderManager(database, bus, ACCOUNT, None)
+        submitter = cast("Any", bench.sink)
+        ManualOrderHandler(
+            database, ACCOUNT, submitter, manager, bench.stop_orders, clock
+        ).register(dispatcher)
+        consumer = bus.consumer(TRADE_EXIT, dispatcher, str(ACCOUNT))
+        consuming = asyncio.create_task(consumer.run())
+        service = ManualOrderService(database, [ACCOUNT], STREAMS)
+        origin = CommandOrigin(uuid4(), "test", "leaving", 1)
+        ((_, command),) = await service.close(origin, None, None)
+        consumer.stop()
+        await consuming
+    assert command.state is ManualState.DONE
+    assert command.result is not None
+    assert command.result.message == "1 open order cancelled"
+    assert (bench.shown, await bench.rows()) == ([], 0)
+    await bench.trade(10_110)
+    assert bench.trades.asked == []
 
 
 async def test_it_reserves_nothing_and_no_side(database: Database) -> None:

@@ -158,6 +158,25 @@ async def test_switch_and_fail_safe_are_seen_by_notice_alone(
     assert await until_async(lambda: watch.safety.state is S.LOCKDOWN)
 
 
+async def test_a_switch_is_off_when_the_operator_set_it_so(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike `enabled`, for nothing else: neither unset nor unread."""
+    watch, switch = SafetyMonitor(database, PAPER, SystemClock()), KillSwitch(database, PAPER)
+    assert not watch.is_off()
+    await switch.set(True, "owner")
+    await switch.set(False, "owner", strategy="one")
+    await watch.refresh()
+    assert (watch.is_off(), watch.is_off("one"), watch.is_off("two")) == (False, True, False)
+    await switch.set(False, "owner")
+    await watch.refresh()
+    assert (watch.is_off(), watch.is_off("two")) == (True, True)
+    await switch.set(True, "owner")
+    await watch.refresh()
+    monkeypatch.setattr("qts.risk.kill_switch.MAX_AGE_S", 0.0)
+    assert not watch.is_off("two")
+
+
 async def test_silent_database_counts_as_off(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,7 +253,7 @@ class TradingAccount:
         read, manager = RiskSnapshotReader(sources, clock), self.execution.manager
         self.submitter = OrderSubmitter(gate, manager, read, self._tracker, on_submitted, record)
         self.manual_orders = ManualOrderHandler(
-            self._run.database, self.key, self.submitter, manager, clock
+            self._run.database, self.key, self.submitter, manager, self._stop_orders, clock
         )
         emit, trip, ready = self.publisher.emit, self.reporter.trip, self.positions.loaded.is_set
         number = self._run.next_cycle
@@ -278,7 +278,8 @@ class TradingAccount:
     ) -> None:
         """Register the handlers of fills, orders and stops with the lanes."""
         self._workers, pipeline = workers, self.pipeline
-        self._stop_orders.attach(runners, pipeline.on_signals, lambda: pipeline.may_start)
+        may_start: Callable[[], bool] = lambda: pipeline.may_start  # noqa: E731
+        self._stop_orders.attach(runners, pipeline.on_signals, may_start, self.monitor.is_off)
         followers = self._tracker, self._account_cache, self._version, runners
         self._order_events = OrderEventHandler(self.events, self.positions, *followers)
         clock = self._run.clock

@@ -167,6 +167,7 @@ def with_accounts(
     config: Path | None,
     query: Callable[[Database, AccountKey | None], Awaitable[T]],
     account: str | None,
+    schema: int = ACCOUNT_SCHEMA,
 ) -> T:
     """Run one query that only reads: on an account, or on all of them (None)."""
 
@@ -175,7 +176,7 @@ def with_accounts(
             return await query(database, None)
         return await query(database, await _chosen_account(database, config, None, account))
 
-    return with_database(config, run, ACCOUNT_SCHEMA)
+    return with_database(config, run, schema)
 
 
 async def _chosen_account(

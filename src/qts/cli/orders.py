@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qts.domain import AccountKey
     from qts.orders import OrderRow
 
-SCHEMA = 20  # adds instruments, whose names are shown
+SCHEMA = 27  # adds stop orders
 
 OrderArgument = Annotated[
     str, typer.Argument(metavar="ORDER", help="The order's id, from the list.")
@@ -59,7 +59,10 @@ orders = command_group(
 def list_(
     state: Annotated[
         str | None,
-        typer.Option(metavar="STATE", help=f"Only attempts in {', '.join(AttemptState)}."),
+        typer.Option(
+            metavar="STATE",
+            help=f"Only attempts in {', '.join(AttemptState)}; WAITING: stop orders.",
+        ),
     ] = None,
     symbol: SymbolOption = None,
     only_open: Annotated[bool, typer.Option("--open", help="Only orders in flight.")] = False,
@@ -68,15 +71,15 @@ def list_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List orders, newest first.
+    """List orders, newest first; stop orders that wait for their price are among them.
 
     Example: qts orders list --open
     """
-    from qts.orders import check_ledger_symbol, list_orders
+    from qts.orders import WAITING, check_ledger_symbol, list_orders
 
     only = state.upper() if state is not None else None
     if only is not None:
-        check_name("state", only, AttemptState)
+        check_name("state", only, (*AttemptState, WAITING))
 
     async def read(database: Database, key: AccountKey | None) -> list[OrderRow]:
         found = await list_orders(
@@ -86,7 +89,7 @@ def list_(
             await check_ledger_symbol(database, symbol, lambda: _feed_symbols(config))
         return found
 
-    rows = with_accounts(config, read, account)
+    rows = with_accounts(config, read, account, SCHEMA)
     if as_json:
         print_json({"orders": rows})
     else:
@@ -169,10 +172,14 @@ def place(
 def cancel(order: OrderArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Request the cancellation of an order; the venue confirms it.
 
+    A stop order that waits is cancelled by the running QTS; without one, at once.
+
     Example: qts orders cancel 0198c0de-0000-7000-8000-000000000001
     """
     intent = _uuid(order)
-    requested = with_account(config, lambda database, key: _cancel(config, database, key, intent))
+    requested = with_account(
+        config, lambda database, key: _cancel(config, database, key, intent), schema=SCHEMA
+    )
     if as_json:
         print_json({"asked": requested})
     elif requested:
@@ -318,10 +325,14 @@ def _feed_symbols(config: Path | None) -> list[str]:
 
 
 def _order_line(row: OrderRow) -> str:
+    from qts.orders import WAITING
+
     price = f" at {format_number(row.price)}" if row.price is not None else " at the market"
     state, name = row.attempt_state or "-", f" {row.name}" if row.name else ""
-    until = row.good_until if row.status == "CREATED" else None
+    until = row.good_until if row.status in ("CREATED", WAITING) else None
     note = f", until {until:%Y-%m-%d %H:%M:%S}" if until is not None else ""
+    if row.trigger is not None:
+        price += f" once a trade is at {format_number(row.trigger)}"
     note += "  operator must resolve: see show" if row.needs_person else ""
     if row.reason_code:
         note = f"  {row.reason_code}{note}"

@@ -50,6 +50,8 @@ def on(
 ) -> None:
     """Stop trading: no new order is sent. Orders at the venue stay; cancels are still sent.
 
+    Stop orders that would open a position are cancelled, those that reduce one wait.
+
     Example: qts kill on --reason "leaving for the day"
     """
     _switch(config, False, strategy, reason, account)

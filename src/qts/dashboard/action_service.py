@@ -54,7 +54,10 @@ _SET_PARAMS = (
 )
 
 
-_ORDER_ACCOUNT = "SELECT broker, account FROM order_intent WHERE id = $1"
+_ORDER_ACCOUNT = (
+    "SELECT broker, account FROM order_intent WHERE id = $1"
+    " UNION ALL SELECT broker, account FROM stop_order WHERE id = $1 AND triggered_at IS NULL"
+)
 _STOPPED = (SafetyState.FAIL, SafetyState.LOCKDOWN)
 
 

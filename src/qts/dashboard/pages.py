@@ -19,7 +19,6 @@ from qts.dashboard.candles import Candle
 from qts.dashboard.equity import AccountCurve, DayProfit
 from qts.dashboard.live_status import LimitStatus, LiveStatus, PositionStatus, StrategyStatus
 from qts.dashboard.verdict import RunState, Verdict
-from qts.domain import AttemptState
 from qts.notify import StoredAlert
 from qts.orders import OrderRow, PositionRow, StrategyProfit
 from qts.outbox import Depth
@@ -28,6 +27,12 @@ from qts.risk import FailSafeStatus, SafetyLogEntry, Switch
 Limit = Annotated[int, Meta(ge=1, le=1000, description="maximum number of rows")]
 Cursor = Annotated[str, Meta(max_length=500, description="`next_cursor` of the page before")]
 Symbol = Annotated[str, Meta(max_length=100, description="only this symbol")]
+
+# States of attempts, and of stop orders.
+OrdersState = Literal[
+    "PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN", "ABSENT", "SUSPENDED",
+    "WAITING",
+]  # fmt: skip
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +80,10 @@ class ListParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OrdersParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    state: Annotated[AttemptState | None, Meta(description="state of the latest attempt")] = None
+    state: Annotated[
+        OrdersState | None,
+        Meta(description="state of the latest attempt; WAITING: stop orders"),
+    ] = None
     symbol: Symbol = ""
     open: Annotated[bool, Meta(description="only open orders")] = False
 

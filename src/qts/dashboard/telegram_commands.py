@@ -255,6 +255,8 @@ def _position(each: PositionStatus) -> str:
 
 def _order(row: OrderRow) -> str:
     price = "at the market" if row.price is None else f"at {_number(row.price)}"
+    if row.trigger is not None:
+        price += f" once a trade is at {_number(row.trigger)}"
     return (
         f"{row.created_at:%T} {row.intent_type} {row.side} {_number(row.quantity)}"
         f" {_named(row.symbol, row.name)} {price}, {_number(row.filled)} filled,"

@@ -33,6 +33,7 @@ from qts.orders.manual_commands import request_command as request_command
 from qts.orders.manual_commands import start_command as start_command
 from qts.orders.manual_commands import wait_for_outcome as wait_for_outcome
 from qts.orders.messages import CancelOrder as CancelOrder
+from qts.orders.messages import CancelStopOrder as CancelStopOrder
 from qts.orders.messages import CarryOutManually as CarryOutManually
 from qts.orders.messages import CreateOrderAttempt as CreateOrderAttempt
 from qts.orders.messages import FillReceived as FillReceived
@@ -48,6 +49,7 @@ from qts.orders.messages import OrderUnknown as OrderUnknown
 from qts.orders.messages import Reconcile as Reconcile
 from qts.orders.position import PositionMismatch as PositionMismatch
 from qts.orders.position import PositionState as PositionState
+from qts.orders.read_model import WAITING as WAITING
 from qts.orders.read_model import AccountState as AccountState
 from qts.orders.read_model import OpenOrder as OpenOrder
 from qts.orders.read_model import OrderHistory as OrderHistory

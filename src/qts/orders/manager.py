@@ -19,8 +19,8 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from qts import telemetry
-from qts.brokers import AccountTakenError
-from qts.database import Database
+from qts.brokers import AccountTakenError, is_account_locked
+from qts.database import Connection, Database
 from qts.domain import (
     AccountKey,
     AttemptState,
@@ -43,9 +43,10 @@ from qts.orders.attempts import (
 from qts.orders.config import OrdersConfig
 from qts.orders.executor import OrderExecutor
 from qts.orders.failpoints import failpoint
+from qts.orders.messages import CancelStopOrder
 from qts.orders.queries import SQL
 from qts.orders.updates import OrderListener, OrderUpdate
-from qts.outbox import EventBus, OutboxEvent, uuid7
+from qts.outbox import TRADE_EXIT, EventBus, OutboxEvent, uuid7
 from qts.risk import AccountFacts, ApprovedOrder, OrderProposal
 
 COMMIT_RETRIES = 5  # of a commit whose outcome was lost
@@ -155,16 +156,18 @@ class OrderManager:
         """Request a cancel; return False when there is nothing left to cancel.
 
         An order that was not sent is stopped at once. One that the venue has, or may have, is
-        cancelled there, and ends with the venue's report.
+        cancelled there, and ends with the venue's report. A stop order that waits is cancelled by
+        the run of its account; where there is none, at once.
         """
         changes: list[OrderUpdate] = []
         async with self._database.transaction() as tx:
             live = await tx.fetchval(SQL.live_attempt, intent_id)
             attempt = await lock_attempt(tx, live) if live is not None else None
             if attempt is None:
-                if not await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
-                    raise RefusedError(f"no order {intent_id}; see qts orders list")
-                return False
+                if await tx.fetchval("SELECT true FROM order_intent WHERE id = $1", intent_id):
+                    return False
+                await self._cancel_stop_order(tx, intent_id)
+                return True
             await tx.execute(SQL.request_cancel, intent_id, self._clock.now())
             transitions = AttemptTransitions(tx, self._bus, OrdersConfig(), self._clock.now())
             if not await transitions.suspended(attempt, "CANCELLED"):
@@ -174,6 +177,23 @@ class OrderManager:
             for change in changes:
                 self._on_change(change)
         return True
+
+    async def _cancel_stop_order(self, tx: Connection, id_: UUID) -> None:
+        row = await tx.fetchrow(SQL.waiting_stop_order, id_)
+        if row is None:
+            raise RefusedError(f"no order {id_}; see qts orders list")
+        key = AccountKey(row["broker"], row["account"])
+        if not await is_account_locked(self._database, key):
+            await tx.execute("DELETE FROM stop_order WHERE id = $1", id_)
+        # In any case: a run may have read the row a moment ago.
+        event = OutboxEvent.of(
+            TRADE_EXIT,
+            CancelStopOrder(id_),
+            ("StopOrder", str(id_)),
+            account=key,
+            market=row["symbol"],
+        )
+        await self._bus.publish(tx, event)
 
     def _draft(self, approved: ApprovedOrder) -> _Draft:
         proposal, attempt_id = approved.proposal, uuid7()

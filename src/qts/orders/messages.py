@@ -18,6 +18,12 @@ class CancelOrder(msgspec.Struct, frozen=True, rename="camel"):
     order_attempt_id: UUID
 
 
+class CancelStopOrder(msgspec.Struct, frozen=True, rename="camel"):
+    """Cancel a stop order that waits; if it was triggered meanwhile, the order that it became."""
+
+    stop_order_id: UUID
+
+
 class Reconcile(msgspec.Struct, frozen=True):
     """Reconcile now."""
 

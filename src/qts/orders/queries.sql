@@ -626,13 +626,17 @@ SELECT holdings FROM account_snapshot WHERE broker = $1 AND account = $2
 SELECT EXISTS (SELECT FROM instrument WHERE symbol = $1 AND $2::text IN (venue, 'paper'))
 
 -- name: ledger_symbols
--- List the symbols of orders, positions and suspensions.
+-- List the symbols of orders, stop orders, positions and suspensions.
 -- $1 broker and $2 account, or null for all
 SELECT symbol FROM position WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  UNION
 SELECT symbol FROM order_intent WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
  UNION
 SELECT symbol FROM broker_order WHERE $1::text IS NULL OR (broker = $1 AND account = $2)
+ UNION
+SELECT proposal ->> 'symbol'
+  FROM stop_order
+ WHERE ($1::text IS NULL OR (broker = $1 AND account = $2)) AND triggered_at IS NULL
  UNION
 SELECT symbol
   FROM market_state
@@ -795,9 +799,10 @@ SELECT percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP
    AND NOT EXISTS (SELECT FROM stop_order w WHERE w.id = s.id)
 
 -- name: list_orders
--- List intents with their latest attempt and its order, newest first.
--- $1 attempt state, $2 symbol, $3 open ones only, $4 limit, $5 intent, $6 broker and $7 account,
--- $8 time and $9 intent that they come before; null matches all
+-- List intents with their latest attempt and its order, and stop orders that wait, newest first.
+-- $1 attempt state or WAITING, $2 symbol, $3 open ones only, $4 limit, $5 intent, $6 broker and
+-- $7 account, $8 time and $9 intent that they come before; null matches all
+(
 SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker, i.account,
        i.symbol, i.side, i.order_type, i.quantity, i.price, i.status, i.reason_code,
        a.id AS attempt_id, a.attempt_no, a.status AS attempt_state, NULLIF(a.error_message, '') AS error,
@@ -805,7 +810,7 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
        o.state AS order_state, COALESCE(o.applied, 0) AS filled,
        (a.request_json ->> 'good_until')::timestamptz AS good_until,
        COALESCE((SELECT n.name FROM instrument n WHERE n.symbol = i.symbol
-                  ORDER BY n.last_seen_at DESC LIMIT 1), '') AS name
+                  ORDER BY n.last_seen_at DESC LIMIT 1), '') AS name, NULL::numeric AS trigger
   FROM order_intent i
   LEFT JOIN LATERAL (
         SELECT * FROM order_attempt a WHERE a.order_intent_id = i.id
@@ -816,6 +821,27 @@ SELECT i.id AS intent_id, i.created_at, i.strategy_key, i.intent_type, i.broker,
    AND ($6::text IS NULL OR (i.broker = $6 AND i.account = $7))
    AND ($8::timestamptz IS NULL OR (i.created_at, i.id) < ($8, $9::uuid))
  ORDER BY i.created_at DESC, i.id DESC
+ LIMIT $4
+)
+UNION ALL
+(
+SELECT w.id, w.created_at, w.strategy_key, w.proposal ->> 'intent_type', w.broker, w.account,
+       w.proposal ->> 'symbol', w.proposal ->> 'side', w.proposal ->> 'type',
+       (w.proposal ->> 'quantity')::numeric, (w.proposal ->> 'price')::numeric, 'WAITING', '',
+       NULL, NULL, NULL, NULL, false, NULL, NULL, 0, w.good_until,
+       COALESCE((SELECT n.name FROM instrument n WHERE n.symbol = w.proposal ->> 'symbol'
+                  ORDER BY n.last_seen_at DESC LIMIT 1), ''),
+       (w.proposal ->> 'trigger')::numeric
+  FROM stop_order w
+ WHERE w.triggered_at IS NULL AND ($1::text IS NULL OR $1 = 'WAITING')
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
+   AND ($2::text IS NULL OR w.proposal ->> 'symbol' = $2) AND ($5::uuid IS NULL OR w.id = $5)
+   AND ($6::text IS NULL OR (w.broker = $6 AND w.account = $7))
+   AND ($8::timestamptz IS NULL OR (w.created_at, w.id) < ($8, $9::uuid))
+ ORDER BY w.created_at DESC, w.id DESC
+ LIMIT $4
+)
+ ORDER BY created_at DESC, intent_id DESC
  LIMIT $4
 
 -- name: order_terms
@@ -887,16 +913,30 @@ UPDATE dashboard_action a
  WHERE a.id = ended.action_id AND a.outcome = 'BEGUN'
 
 -- name: open_intents
--- List intents whose order is, or may become, open.
+-- List intents whose order is, or may become, open, and stop orders that wait.
 -- $1 broker, $2 account, $3 symbol or null
-SELECT i.id, i.symbol
+SELECT i.id, i.symbol, i.created_at
   FROM order_intent i
   JOIN order_attempt a ON a.order_intent_id = i.id
                       AND a.status IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED')
   LEFT JOIN broker_order o ON o.order_attempt_id = a.id
  WHERE i.broker = $1 AND i.account = $2 AND i.status = 'CREATED'
    AND ($3::text IS NULL OR i.symbol = $3) AND (o.state IS NULL OR o.state = 'OPEN')
- ORDER BY i.created_at
+ UNION ALL
+SELECT w.id, w.proposal ->> 'symbol', w.created_at
+  FROM stop_order w
+ WHERE w.broker = $1 AND w.account = $2 AND w.triggered_at IS NULL
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
+   AND ($3::text IS NULL OR w.proposal ->> 'symbol' = $3)
+ ORDER BY created_at
+
+-- name: waiting_stop_order
+-- Read the account and the symbol of a stop order that waits.
+-- $1 stop order
+SELECT broker, account, proposal ->> 'symbol' AS symbol
+  FROM stop_order w
+ WHERE id = $1 AND triggered_at IS NULL
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
 
 -- name: intents_of_signals
 -- $1 broker, $2 account, $3 signals

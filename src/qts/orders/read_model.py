@@ -28,11 +28,15 @@ from qts.orders.queries import SQL
 from qts.orders.suspensions import ALL
 from qts.venues import venue_names
 
+WAITING = "WAITING"  # status of a stop order
 _ALL_ACCOUNTS = (None, None)
 
 
 class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An intent with its latest attempt and broker order."""
+    """An intent with its latest attempt and broker order, or a stop order whose status is WAITING.
+
+    The order that a triggered stop order becomes is another row, with another id.
+    """
 
     intent_id: UUID
     created_at: datetime
@@ -57,6 +61,7 @@ class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
     filled: Decimal
     good_until: datetime | None  # then what is left is cancelled
     name: str = ""  # of the instrument, as the venue lists it
+    trigger: Decimal | None = None  # price that a stop order waits for
 
 
 class PositionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +97,8 @@ async def list_orders(
 ) -> list[OrderRow]:
     """Return the newest orders first, of all accounts without a key.
 
-    `state` filters by attempt state; `before` is the time and the intent that they come before.
+    `state` filters by attempt state, or is WAITING; `before` is the time and the intent that they
+    come before.
     """
     wanted = (state, symbol, only_open, limit, None, *(key or _ALL_ACCOUNTS))
     rows = await database.fetch(SQL.list_orders, *wanted, *(before or (None, None)))

@@ -28,6 +28,7 @@ from qts.domain import (
     Side,
 )
 from qts.orders import (
+    CancelStopOrder,
     CarryOutManually,
     ClosePositions,
     ManualCommand,
@@ -47,6 +48,7 @@ from qts.orders import (
 )
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, Delivery, Dispatcher
 from qts.pipeline.act import OrderSubmitter
+from qts.pipeline.stop_orders import StopOrders
 from qts.risk import OrderProposal, Reason
 
 log = telemetry.logger("pipeline")
@@ -71,17 +73,20 @@ class ManualOrderHandler:
         key: AccountKey,
         submitter: OrderSubmitter,
         manager: OrderManager,
+        stop_orders: StopOrders,
         clock: Clock,
     ) -> None:
         self._database = database
         self._key = key
         self._submitter = submitter
         self._manager = manager
+        self._stop_orders = stop_orders
         self._clock = clock
 
     def register(self, dispatcher: Dispatcher) -> None:
         for stream in (TRADE_COMMAND, TRADE_EXIT):
             dispatcher.on(stream, CarryOutManually)(self.carry_out)
+        dispatcher.on(TRADE_EXIT, CancelStopOrder)(self.cancel_stop_order)
 
     async def carry_out(self, message: CarryOutManually, delivery: Delivery) -> None:
         delivery.extend(SETTLE_WAIT_S + CANCEL_WAIT_S)
@@ -101,6 +106,13 @@ class ManualOrderHandler:
             state, result = ManualState.FAILED, ManualResult(message=str(error))
         await end_command(self._database, command.id, state, result)
         log.warning("manual command ended", state=state, reason=result.message)
+
+    async def cancel_stop_order(self, message: CancelStopOrder, _delivery: Delivery) -> None:
+        """Cancel a stop order, or the order that it became."""
+        id_ = message.stop_order_id
+        if not await self._stop_orders.cancel_manually(id_):
+            for intent in await intents_of_signals(self._database, self._key, [id_]):
+                await self._manager.cancel(intent)
 
     # --- place ----------------------------------------------------------------------------------
 
@@ -176,9 +188,9 @@ class ManualOrderHandler:
         legs = [_leg(command, symbol, n) for symbol in symbols for n in range(MAX_LEGS)]
         orders = await self._settled(legs)
         left = {name: size for name, size in (await self._held()).items() if name in symbols}
-        still_open = {each for each, _ in await open_intents(self._database, self._key)}
+        still_open = await self._still_open(intents)
         cancelled = [each for each in intents if each not in still_open]
-        resting = len(intents) - len(cancelled)
+        resting = len(still_open)
         result = ManualResult(
             message=_close_text(orders, len(cancelled), resting, left, refused),
             orders=orders,
@@ -211,11 +223,16 @@ class ManualOrderHandler:
             await self._manager.cancel(intent)
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_WAIT_S):
-                while set(intents) & {
-                    each for each, _ in await open_intents(self._database, self._key, symbol)
-                }:
+                while await self._still_open(intents):
                     await self._clock.sleep(POLL_S)
         return intents
+
+    async def _still_open(self, intents: list[UUID]) -> set[UUID]:
+        """Return those of the intents that are open; a stop order may have become another."""
+        became = await intents_of_signals(self._database, self._key, intents)
+        return {*intents, *became} & {
+            each for each, _ in await open_intents(self._database, self._key)
+        }
 
     async def _sell(self, command: ManualCommand, symbol: str) -> tuple[Reason, ...]:
         """Sell what is held until nothing is left; return why the gate refused, if it did."""

@@ -37,6 +37,7 @@ from qts.domain import (
 )
 from qts.events import payloads as p
 from qts.orders import (
+    WAITING,
     FillApplied,
     OrderRow,
     PositionRow,
@@ -132,7 +133,9 @@ class PositionSync:
                 self.portfolio.set_owner(symbol, key)
                 levels = msgspec.json.decode(exits, type=ExitLevels) if exits else None
                 self._records.set_exits(symbol, key, levels)
-            for row in reversed(orders):  # the oldest first
+            for row in reversed(orders):  # the oldest first; StopOrders has those that wait
+                if row.status == WAITING:
+                    continue
                 self.portfolio.set_order(_order(row), is_open=True)
                 if row.intent_type == IntentType.ENTRY:  # it buys what nobody holds yet
                     known = self.portfolio.owners.get(row.symbol)

@@ -27,7 +27,7 @@ from qts.domain import (
 from qts.risk import OrderProposal
 from qts.strategies import Signal
 
-WAITING, TRIGGERED = "WAITING", "TRIGGERED"
+TRIGGERED = "TRIGGERED"
 _MIN_LIFETIME_S = 0.001
 
 

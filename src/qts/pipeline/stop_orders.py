@@ -21,18 +21,13 @@ from msgspec.structs import replace
 from qts import telemetry
 from qts.database import Database
 from qts.domain import AccountKey, Clock, OperationError, OrderState, Tick
+from qts.orders import WAITING
 from qts.pipeline.cycle import Cycle, Decision
 from qts.pipeline.order_changer import CancelOrder, EndedOrder
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.runner import StrategyRunner
 from qts.pipeline.steps import signal_id_of
-from qts.pipeline.stop_order_book import (
-    TRIGGERED,
-    WAITING,
-    StopOrder,
-    StopOrderBook,
-    waits_until,
-)
+from qts.pipeline.stop_order_book import TRIGGERED, StopOrder, StopOrderBook, waits_until
 from qts.pipeline.strategy_call import StrategyUpdate
 from qts.risk import OrderProposal
 from qts.strategies import Signal
@@ -40,9 +35,12 @@ from qts.strategies import Signal
 log = telemetry.logger("pipeline")
 
 CHECK_INTERVAL_S = 0.5
+TRIGGER_POLL_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
 WAITS, WAITS_ALREADY = "waits for its trigger", "this signal waits for its trigger already"
 DISPLACED = "another signal of its symbol came first"
+KILLED = "G_KILL_SWITCH"  # of the account or of its strategy
+OPERATOR = "cancelled by the operator"
 
 _ALL = (
     "SELECT proposal, good_until FROM stop_order WHERE broker = $1 AND account = $2"
@@ -55,6 +53,7 @@ _STORE = (
 )
 _OWN = "WHERE id = $1 AND lease_holds(broker, account, $2)"
 _DELETE = f"DELETE FROM stop_order {_OWN}"  # noqa: S608 - a constant
+_DELETE_WAITING = f"{_DELETE} AND triggered_at IS NULL"
 _TRIGGERED = f"UPDATE stop_order SET triggered_at = clock_timestamp() {_OWN}"  # noqa: S608 - a constant
 
 
@@ -84,9 +83,14 @@ class StopOrders:
         runners: Mapping[str, StrategyRunner],
         on_signals: Callable[..., None],
         may_start: Callable[[], bool],
+        is_off: Callable[[str | None], bool],
     ) -> None:
-        """Set what takes the signals of triggered orders, and whether it takes any now."""
+        """Set what takes the signals of triggered orders, and whether it takes any now.
+
+        `is_off` says whether the operator stopped the account (None) or a strategy.
+        """
         self._runners, self._on_signals, self._may_start = runners, on_signals, may_start
+        self._is_off = is_off
 
     async def load(self) -> None:
         """Let the stored orders of the run's strategies wait again."""
@@ -111,6 +115,8 @@ class StopOrders:
             return decision
         if proposal.signal_id in self._triggered or self._book.get(proposal.signal_id):
             return Decision(decision.signal, None, WAITS_ALREADY)
+        if self._is_killed(proposal):
+            return Decision(decision.signal, None, KILLED)
         order = StopOrder(proposal, waits_until(proposal.time_in_force, self._clock.now()))
         values = order.id, *self._account, order.strategy_key, proposal, order.until
         async with self._database.transaction(durable=True) as tx:
@@ -137,6 +143,22 @@ class StopOrders:
 
         return cancel_any
 
+    async def cancel_manually(self, id_: UUID) -> bool:
+        """Cancel a stop order of the account; return False if it was triggered before."""
+        while id_ in self._triggered:  # until its order is stored, or refused
+            await self._clock.sleep(TRIGGER_POLL_S)
+        order = self._book.get(id_)
+        if order is not None:
+            await self._cancel(order, OPERATOR)
+            return True
+        # That of a strategy which this run does not have; its row is all there is.
+        deleted: str = await self._database.execute(_DELETE_WAITING, id_, self._epoch())
+        return deleted != "DELETE 0"
+
+    def _is_killed(self, proposal: OrderProposal) -> bool:
+        """Return whether the kill switch is on for it: then it may not open a position later."""
+        return not proposal.intent_type.is_exit and self._is_off(proposal.strategy_key)
+
     async def _cancel(self, order: StopOrder, reason: str) -> None:
         self._book.remove(order)  # at once: no tick triggers it while its row is deleted
         try:
@@ -149,8 +171,11 @@ class StopOrders:
     # --- prices ---------------------------------------------------------------------------------
 
     def on_tick(self, tick: Tick) -> None:
-        """Trigger the orders that a trade reaches; none while no cycle may start."""
-        if tick.symbol not in self._book or not self._may_start():
+        """Trigger the orders that a trade reaches; none while no cycle may start.
+
+        Nor while the kill switch is on: an exit then waits, instead of being refused and gone.
+        """
+        if tick.symbol not in self._book or not self._may_start() or self._is_off(None):
             return
         for order in self._book.reached(tick.symbol, tick.price):
             self._book.remove(order)
@@ -231,12 +256,18 @@ class StopOrders:
                 return
 
     async def run(self) -> None:
-        """Cancel the orders whose time is over, until cancelled; the wall clock counts."""
+        """Cancel the orders whose time is over or whose switch is off, until cancelled.
+
+        The wall clock counts.
+        """
         while True:
             await self._clock.sleep(CHECK_INTERVAL_S)
-            for order in self._book.overdue(self._clock.now()):
+            overdue = self._book.overdue(self._clock.now())
+            killed = [each for each in self._book if self._is_killed(each.proposal)]
+            for order in [*overdue, *(each for each in killed if each not in overdue)]:
+                reason = "time in force over" if order in overdue else KILLED
                 try:
-                    await self._cancel(order, "time in force over")
+                    await self._cancel(order, reason)
                 except OperationError as error:
                     log.warning("stop order not cancelled; retrying", error=str(error))
 

@@ -165,6 +165,11 @@ class SafetyMonitor:
         switch = self._switches.get(ACCOUNT if strategy in (None, MANUAL) else str(strategy))
         return self.is_current and switch is not None and switch.enabled
 
+    def is_off(self, strategy: str | None = None) -> bool:
+        """Return whether the operator stopped the account, or the strategy, by the last reading."""
+        found = [self._switches.get(each) for each in (ACCOUNT, strategy) if each is not None]
+        return any(switch is not None and not switch.enabled for switch in found)
+
     async def refresh(self) -> None:
         async with self._database.transaction() as tx:
             row = await tx.fetchrow(SELECT_STATE, *self._key)

@@ -104,8 +104,9 @@ export const actions = (app) => ({
     const answer = await confirmAction({ title: t("release"), lines: [t("sure_release")], kind: "warn" });
     if (answer) act({ action: "release", reason: answer.reason }, app.load);
   },
-  async cancel({ order, title }) {
-    const answer = await confirmAction({ title: `${t("cancel_order")}: ${title}`, lines: [t("sure_cancel")], kind: "warn" });
+  async cancel({ order, title, state: status }) {
+    const lines = [t(status === "WAITING" ? "sure_cancel_stop" : "sure_cancel")];
+    const answer = await confirmAction({ title: `${t("cancel_order")}: ${title}`, lines, kind: "warn" });
     if (answer) act({ action: "cancel", intent_id: order, reason: answer.reason }, app.load);
   },
   async close({ symbol }) {

@@ -5,7 +5,7 @@ export const STATES = {
   ENTRY: "진입", EXIT_SIGNAL: "신호 청산", EXIT_STOPLOSS: "손절", EXIT_TP: "익절", EXIT_TRAIL: "추적 손절", EXIT_TIME: "시간 청산",
   EXIT_MAE: "최대 역행 청산", EXIT_VOLATILITY: "변동성 청산", EXIT_MANUAL: "수동 청산",
   PREPARED: "준비됨", SENT: "전송됨", ACKED: "접수됨", REJECTED: "거래소 거절", THROTTLED: "속도 제한", UNKNOWN: "결과 미확인", ABSENT: "거래소에 없음", SUSPENDED: "중지됨",
-  OPEN: "미체결", FILLED: "체결", CANCELLED: "취소됨", CANCELED: "취소됨", CREATED: "생성됨", COMPLETED: "완료",
+  WAITING: "발동 대기", OPEN: "미체결", FILLED: "체결", CANCELLED: "취소됨", CANCELED: "취소됨", CREATED: "생성됨", COMPLETED: "완료",
   PENDING: "대기", PROCESSING: "처리 중", DONE: "완료", DEAD: "처리 실패", PAUSED: "일시 중지", RETRY: "재시도",
   REQUESTED: "요청됨", STARTED: "시작됨", BEGUN: "시작됨", REFUSED: "거부", FAILED: "실패", EXPIRED: "만료",
   QUEUED: "대기열", RUNNING: "실행 중", PASSED: "통과", OK: "정상", ON: "켜짐", OFF: "꺼짐",

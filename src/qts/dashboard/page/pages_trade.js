@@ -160,13 +160,13 @@ export const overview = {
 
 const stateOf = (order) => order.attempt_state ?? order.status;
 const cancelButton = (each) =>
-  button(t("cancel"), "cancel", { "data-order": each.intent_id, "data-title": `${stateName(each.side)} ${quantity(each.quantity)} ${nameOf(each.symbol) || each.symbol}` });
+  ["CREATED", "WAITING"].includes(each.status) && button(t("cancel"), "cancel", { "data-order": each.intent_id, "data-state": each.status, "data-title": `${stateName(each.side)} ${quantity(each.quantity)} ${nameOf(each.symbol) || each.symbol}` });
 export const orderTable = (orders, cancels = false) =>
   table(
     [t("at"), t("symbol"), t("side"), right(t("quantity")), right(t("price")), right(t("fills")), t("status"), t("strategy"), ...(cancels ? [silent(t("action"))] : [])],
     orders.map((each) =>
       row([h("a", { href: `#/orders/${each.intent_id}` }, moment(each.created_at)), named(each), chip(each.side), n(quantity(each.quantity)),
-        n(each.price === null ? t("market_order") : price(each.price)), n(quantity(each.filled)),
+        n([each.trigger && h("small", { class: "dim" }, `${t("trigger")} ${price(each.trigger)} `), each.price === null ? t("market_order") : price(each.price)]), n(quantity(each.filled)),
         h("td", {}, chip(stateOf(each)), " ", each.order_state && chip(each.order_state), each.needs_person && h("b", { class: "warn" }, ` ${t("needs_person")}`)),
         each.strategy_key, ...(cancels ? [cancelButton(each)] : [])], { class: stateOf(each) === "UNKNOWN" ? "unknown" : "" })),
     t("no_orders"),
@@ -183,7 +183,8 @@ const millis = (value) => (value ? `${moment(value)}.${String(new Date(value).ge
 const stepsOf = ({ order, signal, attempts, fills }) => [
   signal && [t("signal"), signal.decided_at, "", `${signal.strategy_key}: ${signal.reason || stateName(signal.side)}`],
   signal?.approved_at && [t("approved"), signal.approved_at, "", ""],
-  [t("intent"), order.created_at, "", `${stateName(order.intent_type)} ${stateName(order.order_type)} · `, chip(order.status), order.reason_code && ` ${order.reason_code}`],
+  [t(order.trigger ? "stop_order" : "intent"), order.created_at, "", `${stateName(order.intent_type)} ${stateName(order.order_type)} · `, chip(order.status),
+    order.trigger && ` ${t("trigger")} ${price(order.trigger)} · ${order.strategy_key}`, order.reason_code && ` ${order.reason_code}`],
   ...attempts.flatMap((each) => [
     [`${t("attempt")} ${each.attempt_no}`, each.sent_at ?? each.updated_at, each.status === "UNKNOWN" ? "unknown" : "",
       chip(each.status), ` ${each.identifier}`, each.error_message && ` · ${each.error_code} ${each.error_message}`],
@@ -213,7 +214,7 @@ export const orders = {
         button(filters.open ? t("all") : t("only_open"), "filter-open"),
         h("input", { "data-filter": "symbol", id: "symbol-filter", placeholder: t("symbol"), "aria-label": t("symbol") }),
         h("span", { class: "dim" }, `${t("reconciled_at")}: ${zoned(moment(data?.reconciled_at))}`)),
-      orderTable(data?.orders ?? []));
+      orderTable(data?.orders ?? [], may("trade")));
   },
 };
 
