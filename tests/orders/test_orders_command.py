@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import typer
 
-from qts.brokers import AccountLock, open_account
+from qts.brokers import AccountLease, open_account
 from qts.cli.orders import orders
 from qts.cli.positions import positions
 from qts.database import Database
@@ -149,7 +149,7 @@ async def test_a_triggered_stop_order_is_the_order_that_it_became(
 
 async def test_a_stop_order_is_cancelled_by_the_run_or_at_once(kit: OrderKit, line: Line) -> None:
     waiting, alone = [await store_stop_order(kit.database, UPBIT) for _ in range(2)]
-    async with AccountLock(kit.database, UPBIT, "home", SystemClock(), is_live=False):
+    async with AccountLease(kit.database, UPBIT, "home", SystemClock(), is_live=False):
         assert await line.json(orders, "cancel", str(waiting)) == {"asked": True}
         assert len((await line.json(orders, "list"))["orders"]) == 2  # until the run has done it
     assert await line.json(orders, "cancel", str(alone)) == {"asked": True}

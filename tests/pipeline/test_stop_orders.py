@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from qts.brokers import AccountLock
+from qts.brokers import AccountLease
 from qts.dashboard.manual_orders import CommandOrigin, ManualOrderService
 from qts.database import Database
 from qts.domain import ManualClock, OrderSnapshot, Position, Side, SystemClock, TimeInForce
@@ -286,7 +286,7 @@ async def test_flatten_leaves_none(database: Database) -> None:
     bench = StopBench(database)
     await bench.place()
     dispatcher, clock = Dispatcher(), SystemClock()
-    lock = AccountLock(database, ACCOUNT, "home", clock, is_live=False)
+    lock = AccountLease(database, ACCOUNT, "home", clock, is_live=False)
     async with PostgresBus.open(database, STREAMS) as bus, lock:
         manager = OrderManager(database, bus, ACCOUNT, None)
         submitter = cast("Any", bench.sink)
