@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.dashboard.conftest import Site
 from tests.dashboard.filled import fill_site
 from tests.dashboard.test_actions import action_rows
 from tests.dashboard.test_pages import PAGES, BrowserTab, visit
+from tests.dashboard.test_texts import SOURCES
 
 FOCUSED = "document.activeElement.dataset.do ?? document.activeElement.id"
 # Every button that opens a dialog, by page; the reason where it asks for one.
@@ -45,6 +47,12 @@ async def test_trading_is_stopped_from_every_page_in_two_actions(
     assert [row["detail"]["reason"] for row in await action_rows(site.database)] == [
         f"from {name}" for name in PAGES
     ]
+
+
+def test_every_dialog_is_in_the_list() -> None:
+    _, *functions = re.split(r"^  async ", SOURCES["actions.js"], flags=re.MULTILINE)
+    asking = [each.partition("(")[0] for each in functions if "confirmAction(" in each]
+    assert sorted(asking) == sorted(action for _, action, _ in DIALOGS)
 
 
 async def tab_to(tab: BrowserTab, action: str) -> None:
