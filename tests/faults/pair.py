@@ -233,9 +233,10 @@ class Pair(WholeRun):
 
     async def _hand_over(self) -> Callable[[], Awaitable[None]]:
         settings = self._settings | {"QTS_DATABASE__URL": self._url}
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("QTS_")}
         command = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "qts", "ops", "handover"),
-            env={**os.environ, **settings, "QTS_HOME": str(self.active.folder / "home")},
+            env={**clean, **settings, "QTS_HOME": str(self.active.folder / "home")},
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await command.communicate()

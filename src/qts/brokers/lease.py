@@ -44,8 +44,8 @@ BLOCKED_S = 0.2  # by a session of the former holder that is frozen within a tra
 
 _OPEN = "SELECT account_open($1, $2, $3)"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('qts account ' || $1, 0))"
-_STAND_BY = "SELECT pg_advisory_lock_shared(hashtextextended('qts account standby ' || $1, 0))"
-_STOOD_BY = "SELECT pg_advisory_unlock_shared(hashtextextended('qts account standby ' || $1, 0))"
+_STAND_BY = "SELECT pg_advisory_lock_shared(hashtextextended('standby of qts account ' || $1, 0))"
+_STOOD_BY = "SELECT pg_advisory_unlock_shared(hashtextextended('standby of qts account ' || $1, 0))"
 _SESSIONS = """
 SELECT s.pid, s.application_name
   FROM hashtextextended($1, 0) AS key
@@ -109,7 +109,7 @@ async def read_lease(database: Database, key: AccountKey) -> LeaseStatus:
     if row is None:
         return LeaseStatus(account=str(key))
     holders = await database.fetch(_SESSIONS, f"qts account {key}")
-    standbys = await database.fetch(_SESSIONS, f"qts account standby {key}")
+    standbys = await database.fetch(_SESSIONS, f"standby of qts account {key}")
     return LeaseStatus(
         account=str(key),
         epoch=row["epoch"],
