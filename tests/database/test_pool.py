@@ -91,7 +91,8 @@ async def test_sessions_have_the_application_name_and_utc(database: Database) ->
         "SELECT current_setting('application_name') AS name, current_setting('timezone') AS zone"
     )
     assert row is not None
-    assert dict(row.items()) == {"name": "qts", "zone": "UTC"}
+    assert dict(row.items()) == {"name": database.application, "zone": "UTC"}
+    assert database.application.startswith("qts ")
 
 
 async def test_ping_returns_latency_and_version(database: Database) -> None:

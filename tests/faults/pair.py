@@ -63,6 +63,7 @@ class Pair(WholeRun):
 
     def __init__(self, venue: SimulatedAccount, folder: Path, chance: random.Random) -> None:
         super().__init__(venue, folder, chance)
+        self._settings["QTS_PIPELINE__STRATEGIES"] = "tests.faults.pacer:Pacer"
         self.placed: list[Placed] = []
         self.takeovers: dict[str, list[float]] = {}
         self.lease_s = 0.0  # until the standby had the lease, in the last round

@@ -18,7 +18,7 @@ from qts import telemetry
 from qts.app.account import AccountSettings
 from qts.app.account_configs import account_configs, check_venues
 from qts.app.dashboard_process import DashboardProcess
-from qts.app.pair import describe_leases, stand_by
+from qts.app.pair import describe_leases, stand_by, warm_up
 from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
 from qts.app.servers import (
@@ -236,6 +236,8 @@ class App:
                     for lease in leases:
                         await stack.enter_async_context(lease)
                     return
+                if trading is not None:
+                    await warm_up(trading)
                 held = await describe_leases(database, leases)
                 listener.standing_by(replace(ready, standby=held))
                 taking = asyncio.create_task(stand_by(stack, leases, trading))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from qts import telemetry
 from qts.brokers import AccountLease, LeaseStatus, read_lease, request_handover
@@ -20,6 +20,13 @@ POLL_INTERVAL_S = 0.1
 WARM_INTERVAL_S = 5.0
 
 log = telemetry.logger("app")
+
+
+@runtime_checkable
+class WarmBroker(Protocol):
+    """Broker that can prepare for its first reconciliation; it only reads."""
+
+    async def warm_up(self) -> None: ...
 
 
 async def describe_leases(database: Database, leases: Sequence[AccountLease]) -> str:
@@ -56,17 +63,19 @@ async def stand_by(
 
 
 async def keep_warm(trading: TradingSystem) -> None:
-    """Read the fills of each venue now and then.
-
-    A broker that keeps those of closed orders need not request them, one by one, at the takeover.
-    """
+    """Let the brokers read now and then what they would request at the takeover."""
     while True:
-        for account in trading.accounts:
+        await asyncio.sleep(WARM_INTERVAL_S)
+        await warm_up(trading)
+
+
+async def warm_up(trading: TradingSystem) -> None:
+    for account in trading.accounts:
+        if isinstance(account.broker, WarmBroker):
             try:
-                await account.broker.fills(trading.clock.now())
+                await account.broker.warm_up()
             except OperationError as error:
                 log.warning("fills not read; retrying", venue=account.venue, error=str(error))
-        await asyncio.sleep(WARM_INTERVAL_S)
 
 
 async def hand_over(database: Database, keys: Sequence[AccountKey]) -> list[LeaseStatus]:

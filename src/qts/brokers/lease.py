@@ -57,18 +57,22 @@ SELECT s.pid, s.application_name
 """
 _TAKE = """
 WITH former AS MATERIALIZED (
-    SELECT CASE WHEN held_at IS NULL OR released_at IS NOT NULL OR holder = $3 THEN 0
+    SELECT application, CASE WHEN held_at IS NULL OR released_at IS NOT NULL OR holder = $3 THEN 0
                 ELSE send_within_s END AS quiet_s
       FROM account WHERE broker = $1 AND account = $2 FOR UPDATE)
 UPDATE account a
-   SET epoch = epoch + 1, holder = $3, host = $4, pid = $5, home = $6,
+   SET epoch = epoch + 1, holder = $3, host = $4, pid = $5, home = $6, application = $8,
        send_within_s = GREATEST($7, quiet_s),  -- it may end before the former holder's has passed
        held_at = clock_timestamp(), released_at = NULL, handover_at = NULL
   FROM former
  WHERE broker = $1 AND account = $2
-RETURNING a.epoch, former.quiet_s
+RETURNING a.epoch, former.quiet_s, former.application AS former
 """
 _END_BLOCKING = "SELECT pg_terminate_backend(pid) FROM unnest(pg_blocking_pids($1)) AS pid"
+_END_SESSIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE application_name = $1 AND datname = current_database()"
+)
 _RENEW = "SELECT handover_at IS NOT NULL FROM account WHERE broker = $1 AND account = $2"
 _RELEASE = (
     "UPDATE account SET released_at = clock_timestamp()"
@@ -272,7 +276,10 @@ class AccountLease:
         if self._epoch:  # between the first look and the lock another run may have come and gone
             self._refuse_other(await connection.fetchrow(_HOLDER, *self.key))
         values = (*self.key, self._id, *self._identity, self._send_within_s)
-        row = await self._unblocked(connection, _TAKE, *values)
+        row = await self._unblocked(connection, _TAKE, *values, self._database.application)
+        # What a lost holder left open would hold others up.
+        if row["quiet_s"] and row["former"] not in ("", self._database.application):
+            await connection.execute(_END_SESSIONS, row["former"])
         self._epoch = row["epoch"]
         self._quiet = TimeLimit(self._clock, row["quiet_s"])
         self._deadline = deadline

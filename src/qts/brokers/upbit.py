@@ -127,6 +127,10 @@ class UpbitBroker:
             fills = [fill for uuid in uuids for fill in await self._fills_of(uuid)]
         return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
 
+    async def warm_up(self) -> None:
+        """Read the fills of closed orders, which `fills` then need not request one by one."""
+        await self.fills(self._clock.now())
+
     async def account(self) -> Account:
         cash, holdings = Decimal(0), []
         rows = await self._get("/v1/accounts")

@@ -161,7 +161,7 @@ def address_of(url: Secret) -> str:
     return f"{host}/{unquote(parts.path.lstrip('/'))}".removesuffix("/")
 
 
-def connect_options(url: Secret, config: DatabaseConfig) -> dict[str, Any]:
+def connect_options(url: Secret, config: DatabaseConfig, application: str) -> dict[str, Any]:
     """Return the arguments of asyncpg.connect, including the server's timeouts."""
     idle_timeout = _milliseconds(config.idle_transaction_timeout_s)
     return {
@@ -170,7 +170,7 @@ def connect_options(url: Secret, config: DatabaseConfig) -> dict[str, Any]:
         # The server cancels a long statement; this timeout is for a silent server.
         "command_timeout": config.statement_timeout_s + config.connect_timeout_s,
         "server_settings": {
-            "application_name": "qts",
+            "application_name": application,
             "statement_timeout": _milliseconds(config.statement_timeout_s),
             "idle_in_transaction_session_timeout": idle_timeout,
             "lock_timeout": idle_timeout,
@@ -188,7 +188,7 @@ def _milliseconds(seconds: float) -> str:
 _TERMINATE_STUCK = """
 SELECT pid, pg_terminate_backend(pid)
   FROM pg_stat_activity
- WHERE datname = current_database() AND usename = current_user AND application_name = 'qts'
+ WHERE datname = current_database() AND usename = current_user AND application_name LIKE 'qts%'
    AND pid <> pg_backend_pid()
    AND state = 'active' AND wait_event IN ('ClientRead', 'ClientWrite')
    AND state_change < clock_timestamp() - $1::interval

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
@@ -79,8 +80,11 @@ class Ping(msgspec.Struct, frozen=True):
 class Database:
     """Pool of connections to PostgreSQL, for one event loop."""
 
-    def __init__(self, pool: Any, url: Secret, config: DatabaseConfig, clock: Clock) -> None:
+    def __init__(
+        self, pool: Any, url: Secret, config: DatabaseConfig, clock: Clock, application: str
+    ) -> None:
         self._pool = pool
+        self.application = application  # the name of its sessions, and of no other's
         self._url = url
         self._config = config
         self._clock = clock
@@ -92,10 +96,10 @@ class Database:
         cls, url: Secret, config: DatabaseConfig, *, clock: Clock | None = None
     ) -> AsyncIterator[Self]:
         """Connect, and close the pool at the end of the block."""
-        where = address_of(url)
+        where, application = address_of(url), f"qts {secrets.token_hex(4)}"
         try:
             pool = await asyncpg.create_pool(
-                **connect_options(url, config),
+                **connect_options(url, config, application),
                 min_size=config.pool_min,
                 max_size=config.pool_max,
                 init=functools.partial(configure_connection, where=where),
@@ -103,7 +107,7 @@ class Database:
             )
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(where, error) from error
-        database = cls(pool, url, config, clock or SystemClock())
+        database = cls(pool, url, config, clock or SystemClock(), application)
         try:
             yield database
         finally:
@@ -121,7 +125,7 @@ class Database:
         They stay open, their statements stay prepared with generic plans, and every commit waits
         for the disk.
         """
-        options = connect_options(self._url, self._config)
+        options = connect_options(self._url, self._config, self.application)
         options["server_settings"] |= {
             "synchronous_commit": "on",
             "plan_cache_mode": "force_generic_plan",
@@ -139,7 +143,7 @@ class Database:
         except (asyncpg.InternalClientError, *DRIVER_ERRORS) as error:
             raise unreachable(self.where, error) from error
         config = replace(self._config, pool_min=size, pool_max=size)
-        reserved = Database(pool, self._url, config, self._clock)
+        reserved = Database(pool, self._url, config, self._clock, self.application)
         try:
             yield reserved
         finally:
@@ -278,7 +282,7 @@ class Database:
 
         `prepare` runs first; when it raises, the connection is closed.
         """
-        options = connect_options(self._url, self._config)
+        options = connect_options(self._url, self._config, self.application)
         options["server_settings"] |= server_settings
         try:
             connection = await asyncpg.connect(**options)
@@ -300,7 +304,8 @@ class Database:
 
     def listen(self, *channels: str) -> AbstractAsyncContextManager[Listener]:
         """Return a listener for these channels, on a dedicated connection that reconnects."""
-        connect = functools.partial(asyncpg.connect, **connect_options(self._url, self._config))
+        options = connect_options(self._url, self._config, self.application)
+        connect = functools.partial(asyncpg.connect, **options)
         return Listener(connect, channels, self.where, self._clock)
 
     async def _checked_connection(self, first_statement: str) -> Any:

@@ -3,6 +3,7 @@
 
 ALTER TABLE account
     ADD COLUMN holder        uuid,                        -- of the lease; null: never held
+    ADD COLUMN application   text NOT NULL DEFAULT '',    -- application_name of its sessions
     ADD COLUMN send_within_s float8 NOT NULL DEFAULT 1,   -- a request of the holder leaves within
     ADD COLUMN released_at   timestamptz,                 -- the holder has ended its requests
     ADD COLUMN handover_at   timestamptz;                 -- the operator asked it to release
