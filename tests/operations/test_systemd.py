@@ -15,7 +15,8 @@ import pytest
 from qts.app.supervision import sd_notify, watchdog_s
 from tests.cli.test_run import Qts
 
-UNIT = Path(__file__).parents[2] / "deploy" / "qts.service"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = [DEPLOY / "qts.service", DEPLOY / "qts-standby.service"]
 
 
 @pytest.fixture
@@ -83,8 +84,9 @@ def test_a_run_says_ready_beats_and_says_stopping(systemd: socket.socket, tmp_pa
     assert "READY=1\nSTATUS=servers run; nothing is traded" in messages
 
 
-def test_the_unit_asks_for_what_a_run_gives() -> None:
-    unit = UNIT.read_text()
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_the_unit_asks_for_what_a_run_gives(path: Path) -> None:
+    unit = path.read_text()
     assert re.search(r"^Type=notify$", unit, re.MULTILINE)
     assert re.search(r"^WatchdogSec=\d+", unit, re.MULTILINE)
     assert re.search(r"^NotifyAccess=main$", unit, re.MULTILINE)
@@ -95,11 +97,12 @@ def test_the_unit_asks_for_what_a_run_gives() -> None:
     assert int(stop[1]) >= 60  # orders settle, positions are reconciled, PostgreSQL stops
 
 
-def test_systemd_itself_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_itself_understands_the_unit(path: Path) -> None:
     """Needs systemd-analyze; its messages about the missing program and user are expected."""
     try:
         done = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", str(UNIT)],  # noqa: S607 - the machine's own
+            ["systemd-analyze", "verify", "--man=no", str(path)],  # noqa: S607 - the machine's own
             capture_output=True,
             text=True,
             timeout=60,
