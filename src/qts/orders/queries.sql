@@ -834,7 +834,8 @@ SELECT w.id, w.created_at, w.strategy_key, w.proposal ->> 'intent_type', w.broke
        (w.proposal ->> 'trigger')::numeric
   FROM stop_order w
  WHERE w.triggered_at IS NULL AND ($1::text IS NULL OR $1 = 'WAITING')
-   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id
+                      AND t.broker = w.broker AND t.account = w.account)
    AND ($2::text IS NULL OR w.proposal ->> 'symbol' = $2) AND ($5::uuid IS NULL OR w.id = $5)
    AND ($6::text IS NULL OR (w.broker = $6 AND w.account = $7))
    AND ($8::timestamptz IS NULL OR (w.created_at, w.id) < ($8, $9::uuid))
@@ -926,7 +927,8 @@ SELECT i.id, i.symbol, i.created_at
 SELECT w.id, w.proposal ->> 'symbol', w.created_at
   FROM stop_order w
  WHERE w.broker = $1 AND w.account = $2 AND w.triggered_at IS NULL
-   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id
+                      AND t.broker = w.broker AND t.account = w.account)
    AND ($3::text IS NULL OR w.proposal ->> 'symbol' = $3)
  ORDER BY created_at
 
@@ -936,7 +938,8 @@ SELECT w.id, w.proposal ->> 'symbol', w.created_at
 SELECT broker, account, proposal ->> 'symbol' AS symbol
   FROM stop_order w
  WHERE id = $1 AND triggered_at IS NULL
-   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id)
+   AND NOT EXISTS (SELECT FROM order_intent t WHERE t.signal_id = w.id
+                      AND t.broker = w.broker AND t.account = w.account)
 
 -- name: intents_of_signals
 -- $1 broker, $2 account, $3 signals
