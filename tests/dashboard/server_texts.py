@@ -34,7 +34,7 @@ WRITERS = {
     "feed/recorder.py": "_has_space",
     "notify/alert_store.py": "mark_acknowledged",
     "notify/web_push.py": "subscribe unsubscribe",
-    "orders/manager.py": "cancel",
+    "orders/manager.py": "cancel _cancel_stop_order",
     "orders/manual_commands.py": "*",
     "outbox/admin.py": "show requeue _dead_letter",
     "pipeline/manual_orders.py": "*",
@@ -47,7 +47,9 @@ WRITERS = {
 _UNSEEN = re.compile(
     r"^(log|telemetry)\.|AssertionError|RuntimeError|ValueError|TypeError|fetch|execute|re\.match"
 )
-_NO_SENTENCES = {" - at", " - at ", "read committed"}
+_NO_SENTENCES = {" - at", " - at ", "read committed", "qts {}"}
+# Their texts are for the command line and Telegram.
+_OTHER_READERS = {"preview_close", "_sale", "_count"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -58,6 +60,8 @@ def sentences(name: str) -> Iterator[str]:
     missing = set(wanted) - {each.name for each in functions} - {"*"}
     assert not missing, f"{name} has no function {missing}"
     for function in functions:
+        if function.name in _OTHER_READERS:
+            continue
         if wanted == ["*"] or function.name in wanted:
             for statement in function.body:
                 yield from _texts(statement)
