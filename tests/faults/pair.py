@@ -204,7 +204,7 @@ class Pair(WholeRun):
         return _nothing
 
     async def _freeze_active(self) -> Callable[[], Awaitable[None]]:
-        pid, until = self.active.pid, time.monotonic() + self.chance.uniform(3, 8)
+        pid, until = self.active.pid, time.monotonic() + self.chance.uniform(3, 20)
         os.kill(pid, SIGSTOP)
 
         async def thaw() -> None:
