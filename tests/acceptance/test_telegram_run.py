@@ -33,8 +33,19 @@ LATER = "SELECT count(*) FROM order_attempt WHERE created_at > $1::timestamptz +
 PASSED = "SELECT clock_timestamp() > $1::timestamptz + interval '3 s'"
 
 
+# No stop sells what the owner closes, and entries go on until the owner stops them.
+WIDE = {
+    "QTS_RISK__LIMITS__MAX_OPEN_SYMBOLS": "200",
+    "QTS_RISK__STOPS__TRAIL_ARM": "0.9",
+    "QTS_RISK__STOPS__MAE_HALF": "0.9",
+    "QTS_RISK__STOPS__MAE_FULL": "0.9",
+    "QTS_RISK__STOPS__MAE_ACCOUNT": "0.9",
+}
+
+
 def environ(api: BotApi) -> dict[str, str]:
     return {
+        **WIDE,
         "QTS_NOTIFY__TELEGRAM__TOKEN": TOKEN,
         "QTS_NOTIFY__TELEGRAM__CHAT": str(CHAT),
         "QTS_NOTIFY__TELEGRAM__URL": api.url,
