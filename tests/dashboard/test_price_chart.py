@@ -97,3 +97,18 @@ def test_the_library_is_the_one_of_the_notice() -> None:
     notice = (PAGE / "NOTICE").read_text("utf-8")
     assert found in notice
     assert "TradingView Lightweight Charts 5.2.1" in notice
+
+
+async def test_a_browser_whose_language_is_none_has_a_chart(site: Site, browser: Any) -> None:
+    """Chromium says en-US@posix where no locale is set, which is no language tag."""
+    (site.record / "2026-11-16.0001.jsonl").write_bytes(b"".join(walk(60)))
+    site.run()
+    language = "Object.defineProperty(navigator, 'language', { get: () => 'en-US@posix' })"
+    async with visit(
+        browser,
+        site.tokens.link(site.address),
+        prepare=lambda page: [page.add_init_script(language)],
+    ) as tab:
+        await tab.open("market/005930")
+        await tab.page.wait_for_selector("#price-chart[data-bars]")
+        assert int((await data_of(tab))["bars"]) > 0

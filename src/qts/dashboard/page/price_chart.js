@@ -33,6 +33,7 @@ function create(host, { createChart, CandlestickSeries, HistogramSeries, createS
   host.replaceChildren(legend, box);
   const chart = createChart(box, {
     autoSize: true,
+    localization: { locale: language() === "ko" ? "ko-KR" : "en-US" }, // a browser may have a language that is none, as en-US@posix
     layout: { attributionLogo: false, background: { color: "transparent" }, panes: { enableResize: false } },
     timeScale: { timeVisible: true, secondsVisible: true },
     crosshair: { mode: 0 },
