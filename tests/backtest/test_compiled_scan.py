@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import qts.backtest.tape as tapes
-from qts.backtest import BacktestConfig, Chunk, Tape, run_backtest
+from qts.backtest import BacktestConfig, Chunk, Opening, Tape, run_backtest
 from qts.backtest.compiled_scan import compile_scan
 from qts.backtest.order_manager import BacktestOrderManager
+from qts.backtest.tick_players import Way
 from qts.brokers import PaperConfig
-from qts.domain import RefusedError
+from qts.domain import Position, RefusedError, Side
+from qts.pipeline import PortfolioState
 from qts.risk import RiskLimitsConfig
 from qts.strategies import (
     MovingAverageSwing,
@@ -31,6 +34,7 @@ from qts.strategies import (
 from qts.strategies.step import compile_step
 from tests.backtest.tapes import prices, tape, walk
 
+WAYS: tuple[Way, Way] = ("compiled", "generic")
 QUICK: dict[type[StepStrategy[Any]], dict[str, Any]] = {
     RsiScalper: {"length": 4, "low": 35, "high": 65},
     MovingAverageSwing: {"fast": 2, "slow": 6, "margin": 0},
@@ -68,6 +72,27 @@ def test_compiled_and_generic_decide_the_same(
     assert one.points == two.points
     assert one.digest == two.digest
     assert (one.signals, one.refusals, one.trips) == (two.signals, two.refusals, two.trips)
+
+
+@pytest.mark.parametrize("use_stops", [True, False])
+def test_positions_from_before_are_sold_the_same(use_stops: bool) -> None:
+    held = {name: Position(name, Decimal(10), Decimal(50_000)) for name in ("005930", "000660")}
+    owners = {"005930": MovingAverageSwing.key}
+    opening = Opening(PortfolioState(Decimal(1_000_000), held, owners))
+    config = BacktestConfig(use_stops=use_stops)
+    one, two = (
+        run_backtest(
+            MovingAverageSwing.from_params(QUICK[MovingAverageSwing]),
+            tape(walk(5, 150)),
+            config,
+            opening=opening,
+            way=way,
+        )
+        for way in WAYS
+    )
+    assert one.fills == two.fills
+    assert one.points == two.points
+    assert "005930" in {fill.symbol for fill in one.fills if fill.side is Side.SELL}
 
 
 def test_the_walks_of_these_tests_lead_to_trades() -> None:

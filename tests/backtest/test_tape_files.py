@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from qts.backtest import BarTape, Tape
+from qts.backtest import tape as tape_module
 from qts.domain import Market, RefusedError, Timeframe
 from qts.feed import FileLayout
 from qts.history import BarCatalogue, import_files
@@ -64,6 +65,28 @@ def test_the_files_of_a_folder_are_one_tape_in_order_of_time(tmp_path: Path) -> 
     assert [(symbol, at - AT) for symbol, *_, at in found] == [
         ("A", 0), ("B", 1), ("A", 10), ("B", 11), ("A", 20), ("B", 21)
     ]  # fmt: skip
+
+
+def test_the_digest_of_a_folder_does_not_depend_on_the_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for symbol in ("A", "B"):
+        lines = "".join(f"{AT + n * 10},{n + 1}\n" for n in range(3))
+        (tmp_path / f"{symbol}.csv").write_text(f"time,price\n{lines}")
+    found = {}
+    for size in (100, 4):
+        monkeypatch.setattr(tape_module, "CHUNK", size)
+        tape = Tape.read(tmp_path, symbol="{file}")
+        part = tape.select(["B"], AT + 10)
+        chunks = [len(chunk.at) for chunk in tape], [len(chunk.at) for chunk in part]
+        found[size] = chunks, (tape.digest, part.digest, events(tape), events(part))
+    assert found[100][0] == ([6], [2])
+    assert found[4][0] == ([4, 2], [2])
+    assert found[100][1] == found[4][1]
+    assert found[4][1][3] == [
+        ("B", 2.0, 0.0, 0.0, 0.0, AT + 10),
+        ("B", 3.0, 0.0, 0.0, 0.0, AT + 20),
+    ]
 
 
 def test_a_cumulative_volume_becomes_that_of_each_tick(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,6 @@ from tests.feed.records import record
 pd: Any = importlib.import_module("pandas")  # it has no types of its own
 
 ROWS = 20_050  # more than are written at once, with other symbols in the second part
-RECORDS = [
-    record(n, symbol=f"{n // 9_000:06}", price=100.5 + n, volume=n * 3.0, raw={"이름": f"값 {n}"})
-    for n in range(1, ROWS + 1)
-]
 ONES = sum(3.0 * n for n in range(9_000, 18_000))
 COLUMNS = [
     "time",
@@ -41,10 +38,20 @@ COLUMNS = [
 ]
 
 
+@cache
+def records() -> list[PatternRecord]:
+    return [
+        record(
+            n, symbol=f"{n // 9_000:06}", price=100.5 + n, volume=n * 3.0, raw={"이름": f"값 {n}"}
+        )
+        for n in range(1, ROWS + 1)
+    ]
+
+
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("export") / "day.parquet"
-    assert export_parquet(RECORDS, target) == len(RECORDS)
+    assert export_parquet(records(), target) == ROWS
     return target
 
 
@@ -55,8 +62,8 @@ def _prices(records: list[PatternRecord]) -> list[float]:
 def test_pandas_reads_it(day: Path) -> None:
     frame = pd.read_parquet(day)
     assert list(frame.columns) == COLUMNS
-    assert frame["price"].tolist() == _prices(RECORDS)
-    assert frame["symbol"].astype(str).tolist() == [r.snapshot.context.symbol for r in RECORDS]
+    assert frame["price"].tolist() == _prices(records())
+    assert frame["symbol"].astype(str).tolist() == [r.snapshot.context.symbol for r in records()]
     assert frame["time"].iloc[0].to_pydatetime() == MONDAY_OPEN + timedelta(seconds=1)
     assert frame["raw"].iloc[0] == '{"이름":"값 1"}'
     ones = frame[frame["symbol"] == "000001"]
@@ -66,8 +73,10 @@ def test_pandas_reads_it(day: Path) -> None:
 def test_polars_reads_it(day: Path) -> None:
     frame = pl.read_parquet(day)
     assert frame.columns == COLUMNS
-    assert frame["price"].to_list() == _prices(RECORDS)
-    assert frame["symbol"].cast(pl.String).to_list() == [r.snapshot.context.symbol for r in RECORDS]
+    assert frame["price"].to_list() == _prices(records())
+    assert frame["symbol"].cast(pl.String).to_list() == [
+        r.snapshot.context.symbol for r in records()
+    ]
     assert frame["time"][0] == MONDAY_OPEN + timedelta(seconds=1)
     assert frame["raw"][0] == '{"이름":"값 1"}'
     ones = pl.scan_parquet(day).filter(pl.col("symbol") == "000001").select(pl.sum("volume"))

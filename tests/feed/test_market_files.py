@@ -6,7 +6,7 @@ import gzip
 import importlib
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +355,29 @@ def test_a_wrong_row_of_a_parquet_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ticks.parquet"
     pq.write_table(pa.table({"time": [AT, AT], "symbol": ["A", "A"], "price": [1.0, None]}), path)
     with pytest.raises(RefusedError, match=r"ticks\.parquet, row 2: price '' is not a number"):
+        rows(path, FileLayout())
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("kind", [Timeframe.M1, Timeframe.D1])
+def test_times_of_a_parquet_are_those_of_a_csv(tmp_path: Path, unit: str, kind: Timeframe) -> None:
+    minutes = [NINE + timedelta(minutes=n) for n in range(400)]
+    prices = dict.fromkeys(("open", "high", "low", "close"), [1.5] * 400)
+    columns = {"time": pa.array(minutes, pa.timestamp(unit, "Asia/Seoul")), **prices}
+    columns["symbol"] = ["005930", " 000660 "] * 200
+    pq.write_table(pa.table(columns), tmp_path / "bars.parquet")
+    lines = [f"{at.isoformat()},1.5,1.5,1.5,1.5,{('005930', '000660')[n % 2]}\n"
+             for n, at in enumerate(minutes)]  # fmt: skip
+    (tmp_path / "bars.csv").write_text("time,open,high,low,close,symbol\n" + "".join(lines))
+    layout = FileLayout(timeframe=kind)
+    assert rows(tmp_path / "bars.parquet", layout) == rows(tmp_path / "bars.csv", layout)
+
+
+def test_a_time_of_a_parquet_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "ticks.parquet"
+    time = pa.array([NINE], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"time": time, "symbol": ["A"], "price": time}), path)
+    with pytest.raises(RefusedError, match=r"row 1: price '2026-10-01 00:00:00\+00:00' is not a"):
         rows(path, FileLayout())
 
 

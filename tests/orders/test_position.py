@@ -1,16 +1,18 @@
-"""The arithmetic of positions, held against laws it does not know of."""
+"""The arithmetic of positions and the ids of signals, held against laws they do not know of."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import Fill, Side
+from qts.orders import signal_id_for
 from qts.orders.position import PositionState, apply_fills
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -98,3 +100,19 @@ def test_going_on_is_the_same_as_starting_over(trades: list[Fill], cut: int) -> 
     after, _ = apply_fills(trades[cut:], before)
     assert after == apply_fills(trades)[0]
     assert PositionState() == apply_fills([])[0]
+
+
+@given(
+    key=st.text(max_size=20),
+    symbol=st.text(max_size=20),
+    side=st.sampled_from(Side),
+    at=st.datetimes(timezones=st.sampled_from((UTC, timezone(timedelta(hours=9))))),
+    leg=st.text(max_size=5),
+)
+def test_the_id_of_a_signal_is_a_uuid5(
+    key: str, symbol: str, side: Side, at: datetime, leg: str
+) -> None:
+    name = "\x1f".join((key, symbol, side, at.isoformat(), leg))
+    found = signal_id_for(key, symbol, side, at, leg)
+    assert found == uuid5(NAMESPACE_OID, name)
+    assert found.version == 5

@@ -1,13 +1,14 @@
-"""The world a strategy sees: how old the latest tick of a symbol is."""
+"""The portfolio: how old the latest tick of a symbol is, and what the positions are worth."""
 
 from __future__ import annotations
 
 import math
 from datetime import timedelta
+from decimal import Decimal
 
 from msgspec.structs import replace
 
-from qts.domain import ManualClock, Tick
+from qts.domain import ManualClock, Position, Tick
 from qts.pipeline import Portfolio
 from tests.instruments import LISTED
 
@@ -43,3 +44,21 @@ async def test_a_clock_that_is_set_ahead_makes_a_tick_old() -> None:
     world, tick = heard(clock)
     clock.set_wall(clock.now() + timedelta(seconds=5))
     assert round(world.age_ms(tick)) == 5000
+
+
+def test_a_valuation_is_at_the_last_prices_or_at_cost() -> None:
+    portfolio = Portfolio(ManualClock(), LISTED)
+    held = (
+        Position("005930", Decimal(3), Decimal("70000.5")),
+        Position("000660", Decimal(-2), Decimal(200)),
+    )
+    portfolio.load(Decimal(1_000), held)
+    portfolio.apply_tick(Tick("005930", 71_000.0))
+    found = portfolio.valuation()
+    assert (found.cash, found.equity, found.unrealised) == (
+        Decimal(1_000),
+        Decimal(1_000 + 213_000 - 400),
+        Decimal("2998.5"),
+    )
+    assert found.prices == {"005930": Decimal("71000.0"), "000660": Decimal(200)}
+    assert (portfolio.equity, portfolio.unrealised) == (found.equity, found.unrealised)

@@ -77,10 +77,8 @@ def test_equity_that_is_none_stops_the_cycle(equity: Decimal, code: str) -> None
 def test_figures_of_what_is_held() -> None:
     calc = cycle_of(view(tick(price=11_000), held={"005930": (10, 10_000)}, cash="890000")).calc
     assert calc is not None
-    held = calc.symbols["005930"]
-    assert held.exposure_value == 110_000
-    assert held.unrealized_pnl == 10_000
-    assert held.exposure_pct == Decimal("0.11")
+    assert calc.values == {"005930": 110_000}
+    assert calc.total_exposure == 110_000
     assert calc.total_equity == 1_000_000
 
 

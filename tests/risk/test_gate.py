@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -135,8 +136,8 @@ def test_what_is_not_known_is_off() -> None:
 
 
 def test_rule_that_fails_refuses() -> None:
-    def broken(ask: RuleInput) -> Iterator[tuple[str, str]]:
-        yield "G_CASH", str(1 // ask.snapshot.exposure.orders_today)
+    def broken(ask: RuleInput, refuse: Callable[[str, str], None]) -> None:
+        refuse("G_CASH", str(1 // ask.snapshot.exposure.orders_today))
 
     assert codes(PROPOSAL, FACTS, PreTradeGate(LIMITS, (broken,))) == {"G_BROKEN"}
 
@@ -148,6 +149,8 @@ def test_nobody_but_the_gate_approves() -> None:
     assert isinstance(answer, ApprovedOrder)
     with pytest.raises(AttributeError):
         answer.proposal = proposal(quantity=Decimal(1_000))  # type: ignore[misc]
+    with pytest.raises(TypeError, match="only the gate"):
+        dataclasses.replace(answer, proposal=proposal(quantity=Decimal(1_000)))
 
 
 LOSING_AND_FULL = facts(

@@ -5,27 +5,32 @@
                           then open of 2
 
 Where a close and an open have the same time, closes come first: what is decided on the close of a
-bar trades at the open of the next one. Bars of all symbols are in memory.
+bar trades at the open of the next one. Bars of all symbols are in memory, in one table; what is
+computed from them is computed a window of rows at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from qts.backtest.bar_starts import BarStarts
+from qts.backtest.row_table import Rows as Rows
+from qts.backtest.row_table import RowTable, is_sorted, sort_rows, windows
 from qts.domain import RefusedError, Timeframe, check_name
 from qts.feed import FileRows
 from qts.router import bar_session
 
 EVENTS = 100_000  # opens and closes of a part
 FIELDS = ("at", "open", "high", "low", "close", "volume", "value")
-
-Rows = npt.NDArray[np.void]
-_DTYPE = np.dtype([("symbol", np.int32), *((name, np.float64) for name in FIELDS)])
+_ORDER = ("at", "symbol")
+_ROUNDING_S = 1.0  # more than a sum of times is off
 
 
 class BarEvents(NamedTuple):
@@ -34,6 +39,16 @@ class BarEvents(NamedTuple):
     row: npt.NDArray[np.int64]  # index into the rows of the tape
     is_open: npt.NDArray[np.bool_]
     at: npt.NDArray[np.float64]
+
+    def part(self, first: int, end: int) -> BarEvents:
+        return BarEvents(self.row[first:end], self.is_open[first:end], self.at[first:end])
+
+    def followed_by(self, later: BarEvents) -> BarEvents:
+        return BarEvents(
+            np.concatenate([self.row, later.row]),
+            np.concatenate([self.is_open, later.is_open]),
+            np.concatenate([self.at, later.at]),
+        )
 
 
 class BarTape:
@@ -47,11 +62,14 @@ class BarTape:
     ) -> None:
         self.timeframe = timeframe
         self.symbols = list(symbols)
-        self.rows = np.sort(rows, order=("at", "symbol"), kind="stable")
+        if not is_sorted(rows, _ORDER):
+            rows = rows.copy()
+            sort_rows(rows, _ORDER)
+        self.rows = rows
         self.before = self.rows[:0] if before is None else before
         self.events = len(rows)
         self.wanted: tuple[str, ...] = ()  # symbols that were asked for
-        self.starts = self._starts()
+        self.starts = BarStarts(rows, self._seconds, self.symbols)
         self.is_traded = self._is_traded()
 
     @classmethod
@@ -60,21 +78,17 @@ class BarTape:
 
         `symbols` are in the tape also where they have no bar.
         """
-        found = list(parts)
-        timeframes = {part.timeframe for part in found if part.timeframe is not None}
+        table, timeframes = RowTable(FIELDS), set[Timeframe]()
+        for part in parts:
+            if part.timeframe is not None:
+                timeframes.add(part.timeframe)
+            table.add(part)
         if len(timeframes) != 1:
             listed = ", ".join(sorted(timeframes)) or "none"
             raise RefusedError(f"the data has bars of {listed}; expected one timeframe")
-        names = sorted({*symbols, *(str(name) for part in found for name in part.symbols)})
-        numbers = {name: number for number, name in enumerate(names)}
-        tables = []
-        for part in found:
-            rows = np.zeros(len(part.symbols), _DTYPE)
-            rows["symbol"] = [numbers[str(name)] for name in part.symbols]
-            for name in FIELDS:
-                rows[name] = part.columns[name]
-            tables.append(rows)
-        tape = cls(timeframes.pop(), names, np.concatenate(tables))
+        names, rows = table.finish(symbols)
+        sort_rows(rows, _ORDER)
+        tape = cls(timeframes.pop(), names, rows)
         tape.wanted = tuple(symbols)
         return tape
 
@@ -82,8 +96,18 @@ class BarTape:
     def digest(self) -> str:
         """Hash of the timeframe, the symbols and every bar, also those before."""
         head = "\x1f".join((self.timeframe, *self.symbols)).encode()
-        bars = self.rows.tobytes() + self.before.tobytes()
-        return hashlib.sha256(head + bars).hexdigest()[:16]
+        content = hashlib.sha256(head)
+        for rows in (self.rows, self.before):
+            content.update(np.ascontiguousarray(rows).view(np.uint8).data)
+        return content.hexdigest()[:16]
+
+    @property
+    def seen(self) -> set[int]:
+        """Numbers of the symbols with a bar."""
+        found = np.zeros(len(self.symbols), np.bool_)
+        for part in windows(self.rows):
+            found[part["symbol"]] = True
+        return set(np.flatnonzero(found).tolist())
 
     def select(
         self, symbols: Sequence[str] | None, start: float = -np.inf, end: float = np.inf
@@ -95,17 +119,26 @@ class BarTape:
         names = list(dict.fromkeys(symbols)) if symbols else self.symbols
         for name in names:
             check_name("symbol of the data", name, self.symbols)
-        numbers = np.array([self.symbols.index(name) for name in names], np.int32)
-        rows = np.concatenate([self.before, self.rows])
-        kept = rows[np.isin(rows["symbol"], numbers) & (rows["at"] <= end)]
-        renumbered = np.zeros(len(self.symbols), np.int32)
-        renumbered[numbers] = np.arange(len(names))
-        kept["symbol"] = renumbered[kept["symbol"]]
+        rows = np.concatenate([self.before, self.rows]) if len(self.before) else self.rows
+        kept = rows[: bisect_right(rows["at"], end)]
+        if names != self.symbols:
+            kept = self._rows_of(names, kept)
         start = max(start, self.before["at"].max(initial=-np.inf))
-        first = np.searchsorted(kept["at"], start, side="right")
+        first = bisect_right(kept["at"], start)
+        if names != self.symbols:
+            sort_rows(kept[first:], _ORDER)
         selected = BarTape(self.timeframe, names, kept[first:], kept[:first])
         selected.wanted = tuple(symbols or self.wanted)
         return selected
+
+    def _rows_of(self, names: Sequence[str], rows: Rows) -> Rows:
+        """Return a copy of the rows of these symbols, numbered in their order."""
+        numbers = np.array([self.symbols.index(name) for name in names], np.int32)
+        renumbered = np.full(len(self.symbols), -1, np.int32)
+        renumbered[numbers] = np.arange(len(names))
+        kept: Rows = rows[renumbered[rows["symbol"]] >= 0]
+        kept["symbol"] = renumbered[kept["symbol"]]
+        return kept
 
     def last_before(self, count: int) -> Rows:
         """Return the last bars of each symbol in `before`, in order of time."""
@@ -114,43 +147,49 @@ class BarTape:
         return self.before[np.sort(np.concatenate(chosen))] if count else self.before[:0]
 
     def __iter__(self) -> Iterator[BarEvents]:
-        count = len(self.rows)
-        row = np.concatenate([np.arange(count), np.arange(count)])
-        is_open = np.repeat([False, True], count)
-        at = np.concatenate([self.rows["at"], self.starts])
-        order = np.lexsort((row, is_open, at))
-        first = 0
-        while first < count * 2:
-            end = min(first + EVENTS, count * 2)
-            while end < count * 2 and at[order[end]] == at[order[end - 1]]:
-                end += 1  # what has one time is played together
-            part = order[first:end]
-            yield BarEvents(row[part], is_open[part], at[part])
-            first = end
+        waiting = _NO_EVENTS
+        for events in self._windows():
+            waiting = waiting.followed_by(events)
+            while len(waiting.at) >= EVENTS:
+                # What has one time is played together; two windows have no time in common.
+                end = int(np.searchsorted(waiting.at, waiting.at[EVENTS - 1], side="right"))
+                yield waiting.part(0, end)
+                waiting = waiting.part(end, len(waiting.at))
+        if len(waiting.at):
+            yield waiting
+
+    def _windows(self) -> Iterator[BarEvents]:
+        """Yield the events of one stretch of time after the other."""
+        closes, first, since = self.rows["at"], 0, -math.inf
+        longest = float(self._seconds.max(initial=0.0))
+        while first < len(closes):
+            until = float(closes[min(first + EVENTS // 2, len(closes)) - 1])
+            end = bisect_right(closes, until)
+            # A bar opens before it closes, and never earlier than its length before.
+            last = bisect_right(closes, until + longest + _ROUNDING_S)
+            starts = self.starts[first:last]
+            opens = first + np.flatnonzero((starts > since) & (starts <= until))
+            row = np.concatenate([np.arange(first, end), opens])
+            is_open = np.repeat([False, True], [end - first, len(opens)])
+            at = np.concatenate([closes[first:end], self.starts[opens]])
+            order = np.lexsort((row, is_open, at))
+            yield BarEvents(row[order], is_open[order], at[order])
+            first, since = end, until
+
+    @property
+    def _seconds(self) -> npt.NDArray[np.float64]:
+        """Length of the bars of each symbol."""
+        if self.timeframe is Timeframe.D1:
+            return np.array([bar_session(symbol).length_s for symbol in self.symbols], np.float64)
+        return np.full(len(self.symbols), float(self.timeframe.seconds))
 
     def _is_traded(self) -> npt.NDArray[np.bool_]:
         """Return which bars have traded; data without any volume counts as traded."""
-        volume, symbol = self.rows["volume"], self.rows["symbol"]
-        total = np.bincount(symbol, volume, minlength=len(self.symbols))
-        return np.asarray((volume > 0) | (total[symbol] == 0))
+        total = np.zeros(len(self.symbols))
+        for part in windows(self.rows):
+            total += np.bincount(part["symbol"], part["volume"], minlength=len(total))
+        found = [(part["volume"] > 0) | (total[part["symbol"]] == 0) for part in windows(self.rows)]
+        return np.concatenate(found) if found else np.zeros(0, np.bool_)
 
-    def _starts(self) -> npt.NDArray[np.float64]:
-        """Return when each bar opens, never before the close of the bar before."""
-        seconds = np.full(len(self.symbols), float(self.timeframe.seconds))
-        if self.timeframe is Timeframe.D1:
-            seconds[:] = [bar_session(symbol).length_s for symbol in self.symbols]
-        at, symbol = self.rows["at"], self.rows["symbol"]
-        starts = np.asarray(at - seconds[symbol])
-        order = np.lexsort((at, symbol))
-        same = symbol[order][1:] == symbol[order][:-1]
-        again = same & (np.diff(at[order]) == 0)
-        if again.any():
-            double = self.rows[order[:-1][again][0]]
-            raise RefusedError(
-                f"{self.symbols[double['symbol']]} has two bars that close at {double['at']:.0f}"
-                " (seconds since 1970); expected one"
-            )
-        before = at[order][:-1][same]
-        later = order[1:][same]
-        starts[later] = np.maximum(starts[later], before)
-        return starts
+
+_NO_EVENTS = BarEvents(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0))

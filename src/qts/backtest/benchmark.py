@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from qts.backtest.bar_tape import BarTape
 from qts.backtest.performance import EquityPoint
+from qts.backtest.row_table import values_before, windows
 from qts.backtest.tape import Chunk
 
 Floats = npt.NDArray[np.float64]
@@ -56,17 +57,22 @@ class BuyAndHold:
 
 def hold_bars(tape: BarTape, start: float) -> tuple[EquityPoint, ...]:
     """Return the equity of holding all symbols from their first open, at each close."""
-    rows, count = tape.rows, max(1, len(set(tape.rows["symbol"].tolist())))
-    order = np.lexsort((rows["at"], rows["symbol"]))
-    symbol, close = rows["symbol"][order], rows["close"][order]
-    is_first = np.concatenate([[True], symbol[1:] != symbol[:-1]])
-    opens = rows["open"][order][is_first][np.cumsum(is_first) - 1]
-    growth = close / opens
-    before = np.where(is_first, 1.0, np.concatenate([[1.0], growth[:-1]]))
-    change = np.empty(len(rows))
-    change[order] = growth - before
-    total = start * (1 + np.cumsum(change) / count)
-    is_last = np.concatenate([rows["at"][1:] != rows["at"][:-1], [True]])
-    found = [(float(tape.starts.min()), start)]
-    found += zip(rows["at"][is_last].tolist(), total[is_last].tolist(), strict=True)
+    count = max(1, len(tape.seen))
+    opens, growths = np.full(len(tape.symbols), np.nan), np.ones(len(tape.symbols))
+    times, values, total = [np.array([tape.starts.min()])], [np.array([start])], 0.0
+    for part in windows(tape.rows):
+        symbol, at = part["symbol"], part["at"]
+        first = np.full(len(opens), np.nan)
+        first[symbol[::-1]] = part["open"][::-1]  # of several values of one index the last is kept
+        opens = np.where(np.isnan(opens), first, opens)
+        growth = part["close"] / opens[symbol]
+        change = growth - values_before(symbol, growth, growths)
+        sums = np.cumsum(np.concatenate([[total], change]))[1:]
+        total = float(sums[-1])
+        is_last = np.concatenate([at[1:] != at[:-1], [True]])
+        if times[-1][-1] == at[0]:  # its last bars are in this window
+            times[-1], values[-1] = times[-1][:-1], values[-1][:-1]
+        times.append(at[is_last])
+        values.append(start * (1 + sums[is_last] / count))
+    found = zip(np.concatenate(times).tolist(), np.concatenate(values).tolist(), strict=True)
     return tuple(EquityPoint(at, value, value) for at, value in found)

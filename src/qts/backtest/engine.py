@@ -24,8 +24,9 @@ from typing import Any
 from qts.backtest.config import BacktestConfig
 from qts.backtest.order_changes import change_orders
 from qts.backtest.order_manager import DUPLICATE, BacktestOrderManager
+from qts.backtest.order_updates import OrderUpdates
 from qts.backtest.performance import EquityCurve
-from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end, day_of
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end
 from qts.backtest.risk_snapshot import risk_snapshot
 from qts.backtest.signal_log import SignalLog
 from qts.backtest.sizes import cut_reason
@@ -41,8 +42,6 @@ from qts.pipeline import (
     PortfolioState,
     SignalOutcome,
     StepFailedError,
-    StrategyUpdate,
-    call_with_update,
     decide,
     evaluate,
     extract,
@@ -71,6 +70,8 @@ class BacktestEngine:
         """Begin with the cash of the settings, or with the account of `opening`."""
         self.runs = [StrategyRun(each) for each in strategies]
         self._by_key = {run.key: run for run in self.runs}
+        self.updates = OrderUpdates(self)
+        self._tick_runs = [run for run in self.runs if run.takes_ticks]
         if len(self._by_key) < len(self.runs):
             raise RefusedError("two strategies have the same key; expected one of each")
         self.config = config
@@ -86,22 +87,23 @@ class BacktestEngine:
             opened.account.cash,
             instruments,
             opened.account.positions.values(),
+            self.portfolio.ticks,
         )
         self._listeners: list[Callable[[str], None]] = []
+        self.watched: set[str] = set()  # symbols with orders or stops that wait for a price
         self.manager = BacktestOrderManager(
-            matching, self.portfolio, self.clock, self._limits, self._on_change, self._on_update
+            matching, self.portfolio, self.clock, self._limits, self._on_change, self.updates.takers
         )
         self.stop_orders = BacktestStopOrders(
-            self.portfolio, self.clock, self._on_update, self._on_change, self.manager.triggered
+            self.portfolio, self.clock, self.updates.takers, self._on_change, self.manager.triggered
         )
         self.signals.on_refused = self.stop_orders.refused
         self.curve = EquityCurve(config.sample_s)
         self.proposals: list[OrderProposal] = []  # sent to the venue
-        self.cuts: Counter[str] = Counter()
-        self.trips: Counter[str] = Counter()
-        self.due = -math.inf
-        self.timer_due = math.inf  # of the first on_timer of a strategy
-        self.blocked_until, self.block_code = -math.inf, ""
+        self.cuts, self.trips = Counter[str](), Counter[str]()
+        self.due, self.timer_due = -math.inf, math.inf  # the latter of the first on_timer
+        self._block: tuple[float, str] | None = None
+        self._evaluating = [run for run in self.runs if run.has_evaluate]
         self._gate = PreTradeGate(self._limits)
         self._own_stops = own_stops(config.stops, config.instances)
         self._stops = (
@@ -117,32 +119,41 @@ class BacktestEngine:
             else None
         )
         self._safety = SafetyState.NORMAL
-        self._cycles = self._day = 0
+        self._cycles, self.day_ends_at = 0, -math.inf
 
-    def is_watched(self, symbol: str) -> bool:
-        """Return whether orders, or stops of a position, wait for a price of a symbol."""
-        if symbol in self.manager.open or symbol in self.stop_orders:
-            return True
-        return self._stops is not None and self.portfolio.position(symbol) is not None
+    @property
+    def next_expiry(self) -> float:
+        """When the time of an order is over, whatever its symbol does."""
+        return min(self.manager.next_deadline, self.stop_orders.due)
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with every symbol whose position or orders change."""
         self._listeners.append(listener)
 
     def on_tick(self, tick: Tick) -> None:
-        """Handle a tick."""
-        self.apply_tick(tick)
-        self.check_stops(tick, self.clock.monotonic_ns())
-        self.handle_updates()
+        """Handle a tick; one that nothing waits for only becomes the last of its symbol."""
+        at = tick.at
+        if (
+            tick.symbol in self.watched
+            or at >= self.manager.next_deadline
+            or at >= self.stop_orders.due
+        ):
+            self.apply_tick(tick)
+            self.check_stops(tick, self.clock.monotonic_ns())
+        else:
+            self.clock.at = at
+            self.portfolio.apply_tick(tick)
+        if self.updates.has_any:
+            self.updates.handle()
         self.call_on_tick(tick)
 
     def call_on_tick(self, tick: Tick) -> None:
         """Call on_tick of the strategies with the last tick of a symbol."""
-        position = self.portfolio.position(tick.symbol)
-        quantity = float(position.quantity) if position else 0.0
-        for run in self.runs:
-            self.on_signals(run, run.on_tick(tick, quantity, self.portfolio.view))
-        self.handle_updates()
+        for run in self._tick_runs:
+            if found := run.on_tick(tick, self.portfolio):
+                self.on_signals(run, found)
+        if self.updates.has_any:
+            self.updates.handle()
 
     def apply_tick(self, tick: Tick) -> None:
         """Set the price of a symbol and match its orders."""
@@ -155,8 +166,8 @@ class BacktestEngine:
         """Send the stop orders that a price reaches; one waits for an order in flight."""
         for key, signal in self.stop_orders.triggered(tick):
             run = self._by_key[key]
-            if self._is_ordered(signal):
-                run.waiting.append(signal)
+            if self.is_ordered(signal):
+                self.updates.wait(run, signal)
             else:
                 self._act(run, [signal])
 
@@ -172,32 +183,35 @@ class BacktestEngine:
     def on_bar(self, run: StrategyRun, bar: Bar, values: tuple[float, ...], due: float) -> None:
         """Handle a bar of a strategy at the time at which it is due."""
         self.clock.at = due
-        self.on_signals(run, run.on_bar(bar, values, self.portfolio.view))
-        self.handle_updates()
+        if found := run.on_bar(bar, values, self.portfolio):
+            self.on_signals(run, found)
+        if self.updates.has_any:
+            self.updates.handle()
 
     def on_strategy_timer(self, at: float) -> None:
         """Call on_timer where it is due, before an event at this time; once, however late it is."""
         self.clock.at = due = self.timer_due
         for run in self.runs:
             if run.timer_due == due:
-                self.on_signals(run, run.on_timer(at, self.portfolio.view))
+                self.on_signals(run, run.on_timer(at, self.portfolio))
         self.timer_due = min(run.timer_due for run in self.runs)
-        self.handle_updates()
+        self.updates.handle()
 
     def start(self, at: float) -> None:
         """Begin at the time of the first event."""
         self.clock.at = at
         self.manager.start()
-        if self._stops is not None and self.portfolio.positions:
-            self._stops.sync_positions()
+        for symbol in self.portfolio.positions:
+            self._on_change(symbol)
         for run in self.runs:
             run.start(at)
             if has_method(run.strategy, "on_start"):
-                self.on_signals(run, run.call(run.strategy.on_start, self._view(run)))
+                self.on_signals(run, run.call(run.strategy.on_start, self.view_of(run)))
         self.timer_due = min(run.timer_due for run in self.runs)
 
-    def _view(self, run: StrategyRun) -> View:
-        return run.view_of(self.portfolio.view())
+    def view_of(self, run: StrategyRun) -> View:
+        """Return what a strategy sees now."""
+        return run.view_of(self.portfolio)
 
     def on_timer(self, at: float) -> None:
         """Run the timer that is due before an event at this time; once, however late it is."""
@@ -211,7 +225,7 @@ class BacktestEngine:
         self.clock.at = at
         for run in self.runs:
             if has_method(run.strategy, "on_stop") and not run.stopped:
-                for each in run.call(run.strategy.on_stop, self._view(run)):
+                for each in run.call(run.strategy.on_stop, self.view_of(run)):
                     if isinstance(each, Cancel):
                         self._cancel(each.order, run.key)
         self.manager.finish()
@@ -221,78 +235,53 @@ class BacktestEngine:
 
     def _next_due(self, at: float) -> float:
         """Return the next time at which the timer has something to do."""
-        interval = self.config.interval_s
-        soon = max((math.floor(at / interval) + 1) * interval, math.nextafter(at, math.inf))
-        if any(run.has_evaluate and not run.stopped for run in self.runs):
+        interval, soon = self.config.interval_s, self._soon(at)
+        if any(not each.stopped for each in self._evaluating):
             return soon
         if self._stops and self.portfolio.positions:
             return soon
         sample = math.ceil(self.curve.next_at / interval) * interval
         return min(max(soon, sample), day_end(at))
 
+    def _soon(self, at: float) -> float:
+        interval = self.config.interval_s
+        return max((math.floor(at / interval) + 1) * interval, math.nextafter(at, math.inf))
+
     def run_timer(self, *, force: bool = False) -> None:
         """Check the stops, call evaluate and add a point to the equity curve."""
         if self._stops is not None and self.portfolio.positions:
             self._stops.check()
-        for run in self.runs:
-            if run.has_evaluate and not run.stopped and run.is_warm:
-                self.on_signals(run, run.call(run.strategy.evaluate, self._view(run)))
-        self.handle_updates()
+        for run in self._evaluating:
+            if not run.stopped and run.is_warm:
+                self.on_signals(run, run.call(run.strategy.evaluate, self.view_of(run)))
+        if self.updates.has_any:
+            self.updates.handle()
         self.curve.add(self.clock.at, self.portfolio, force=force)
 
     def start_day(self, at: float) -> None:
         """On a new day, end the orders of the day before and release a lockdown."""
-        if day_of(at) == self._day:
+        if at < self.day_ends_at:
             return
-        first = self._day == 0
-        self._day, self.clock.at = day_of(at), at
+        first = self.day_ends_at == -math.inf
+        self.day_ends_at, self.clock.at = day_end(at), at
         self.manager.start_day()
-        self._safety = SafetyState.NORMAL
+        self._safety, self._block = SafetyState.NORMAL, None
         if self._stops is not None:
             self._stops.start_day()
-        self._update_block()
         if first:
             self.curve.add(at, self.portfolio, force=True)
 
-    def _on_update(self, proposal: OrderProposal, update: StrategyUpdate) -> None:
-        run = self._by_key.get(proposal.strategy_key)
-        if run is not None and run.takes_updates:
-            run.updates.append(update)
-
-    def handle_updates(self) -> None:
-        """Call on_fill and on_order with what happened since the last call."""
-        for run in self.runs:
-            if run.waiting or run.updates:
-                self._handle_updates_of(run)
-
-    def _handle_updates_of(self, run: StrategyRun) -> None:
-        """Call the strategy with what happened to its orders; as live, its signals wait for one.
-
-        A signal that answers a fill or an order waits for an order of its symbol in flight.
-        """
-        found, run.waiting = run.waiting, []
-        while found or (run.updates and not run.stopped):
-            if not found:
-                view, update = self._view(run), run.updates.popleft()
-                run.calls += 1
-                for returned, error in call_with_update(run.strategy, update, view):
-                    run.count_call(error)
-                    found += self._signals_in(run, returned)
-            ready = [each for each in found if not self._is_ordered(each)]
-            run.waiting += [each for each in found if each not in ready]
-            found = []
-            self.on_signals(run, ready)
-
-    def _is_ordered(self, signal: Signal) -> bool:
+    def is_ordered(self, signal: Signal) -> bool:
+        """Return whether an order of its symbol is in flight, as live."""
         return self.manager.has_recent_order(signal, self.config.fill_timeout_s)
 
     def count_blocked(self, run: StrategyRun, entries: int) -> None:
         """Count entries that were signalled while the gate refuses all of them."""
         if entries:
             run.signals += entries
-            self.signals.count(run, self.block_code, entries)
+            self.signals.count(run, self.entry_block()[1], entries)
 
-    def _signals_in(self, run: StrategyRun, returned: Sequence[Instruction]) -> list[Signal]:
+    def signals_in(self, run: StrategyRun, returned: Sequence[Instruction]) -> list[Signal]:
         """Cancel and replace orders; return the signals, with those of replacements."""
         return change_orders(returned, partial(self._cancel, key=run.key), self.clock.at)
 
@@ -301,7 +290,7 @@ class BacktestEngine:
 
     def on_signals(self, run: StrategyRun, returned: Sequence[Instruction]) -> None:
         """Run the signals of one moment through the steps together, after changes of orders."""
-        if not returned or not (signals := self._signals_in(run, returned)):
+        if not returned or not (signals := self.signals_in(run, returned)):
             return
         run.signals += len(signals)
         self._act(run, signals)
@@ -338,14 +327,17 @@ class BacktestEngine:
         symbol = signal.symbol
         if signal.trigger is not None:  # the gate sees it when it is triggered
             return True
-        if self._is_ordered(signal):
+        if self.is_ordered(signal):
             self.signals.refuse(run, signal, IN_FLIGHT)
             return False
-        if self.clock.at >= self.blocked_until or signal.intent_type.is_exit:
+        if signal.intent_type.is_exit:
+            return True
+        until, code = self.entry_block()
+        if self.clock.at >= until:
             return True
         if self.portfolio.position(symbol) is not None or symbol in self.manager.open:
             return True
-        self.signals.refuse(run, signal, self.block_code)
+        self.signals.refuse(run, signal, code)
         return False
 
     def _submit_exit(self, proposal: OrderProposal) -> str:
@@ -370,7 +362,7 @@ class BacktestEngine:
             self.proposals.append(proposal)
         if refusal:
             self.signals.count(run, refusal)
-        self._update_block()
+        self._block = None
         return refusal
 
     def _owner_of(self, symbol: str) -> tuple[StrategyKind, PositionStops | None]:
@@ -381,20 +373,28 @@ class BacktestEngine:
         return run.strategy.kind, self._own_stops.get(run.key)
 
     def _on_change(self, symbol: str) -> None:
+        has_stops = self._stops is not None and self.portfolio.position(symbol) is not None
+        if has_stops or symbol in self.manager.open or symbol in self.stop_orders:
+            self.watched.add(symbol)
+        else:
+            self.watched.discard(symbol)
         if self._stops is not None:
             self._stops.sync_positions()
-        self._update_block()
-        self.due = min(self.due, self._next_due(self.clock.at))
+        self._block = None
+        if self._stops is not None and self.portfolio.positions:
+            self.due = min(self.due, self._soon(self.clock.at))
         for listener in self._listeners:
             listener(symbol)
 
-    def _update_block(self) -> None:
-        self.blocked_until, self.block_code = self.manager.entry_block()
-        if self._safety is SafetyState.LOCKDOWN:
-            self.blocked_until, self.block_code = day_end(self.clock.at), "G_SAFETY"
+    def entry_block(self) -> tuple[float, str]:
+        """Return until when the gate refuses every entry into a new symbol, and its code."""
+        if self._block is None:
+            found = self.manager.entry_block()
+            is_locked = self._safety is SafetyState.LOCKDOWN
+            self._block = (day_end(self.clock.at), "G_SAFETY") if is_locked else found
+        return self._block
 
     def _on_code(self, code: str, _text: str) -> None:
         self.trips[code] += 1
         if code == "FS104":  # account loss limit: no entries before the next day
-            self._safety = SafetyState.LOCKDOWN
-            self._update_block()
+            self._safety, self._block = SafetyState.LOCKDOWN, None

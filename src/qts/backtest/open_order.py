@@ -1,14 +1,17 @@
-"""Open order of a backtest."""
+"""Open order of a backtest, and who takes what happens to it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 import msgspec
 
 from qts.domain import OrderSnapshot, Side
-from qts.pipeline import sides_in_flight
+from qts.pipeline import StrategyUpdate, sides_in_flight
 from qts.risk import OrderProposal
+
+UpdateTakers = Mapping[str, Callable[[StrategyUpdate], None]]  # by the key of their strategy
 
 
 class BacktestOrder(msgspec.Struct):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from heapq import heappop, heappush
 from uuid import UUID
 
-from qts.backtest.open_order import BacktestOrder
+from qts.backtest.open_order import BacktestOrder, UpdateTakers
 from qts.backtest.performance import OpenTrade, Trade
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place, day_end
 from qts.brokers import PaperMatchingEngine, PaperOrder
@@ -39,6 +39,7 @@ from qts.risk import ApprovedOrder, OrderProposal, RiskLimits
 from qts.strategies import Signal
 
 MINUTE_S = 60.0
+_FLAT = PositionState()
 _FAR_ABOVE = 10  # smallest orders: it would have to lose nine tenths without a fill
 # Why orders ended without a fill, or with a part of it.
 DAY_ENDED, TIME_OVER, IOC_ENDED = "the day ended", "its time in force ended", "IOC found no price"
@@ -51,7 +52,7 @@ DUPLICATE = "this signal was acted on before"
 class BacktestOrderManager:
     """Sends orders and applies their fills; calls `on_change` with the symbol that changed.
 
-    `on_update` gets what a live run reports of each order, in the same order.
+    `takers` get what a live run reports of each order, in the same order.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class BacktestOrderManager:
         clock: BacktestClock,
         limits: RiskLimits,
         on_change: Callable[[str], None],
-        on_update: Callable[[OrderProposal, StrategyUpdate], None],
+        takers: UpdateTakers,
     ) -> None:
         self._matching = matching
         self._portfolio = portfolio
         self._clock = clock
         self._limits = limits
         self._on_change = on_change
-        self._on_update = on_update
+        self._takers = takers
         self._positions: dict[str, PositionState] = {}
         self._open_trades: dict[str, OpenTrade] = {}
         self._submitted: set[tuple[object, str]] = set()
@@ -78,12 +79,14 @@ class BacktestOrderManager:
         self.open: dict[str, dict[str, BacktestOrder]] = {}  # by symbol, by order id
         self._arriving: dict[str, list[tuple[PaperOrder, BacktestOrder]]] = {}  # by symbol
         self._deadlines: list[tuple[float, str, str]] = []  # time, order id, symbol; a heap
+        self.next_deadline = math.inf
         self.triggered: set[UUID] = set()  # signals of stop orders: they trade inside a bar
         self.orders = 0
         self.expired: Counter[str] = Counter()  # orders that ended unfilled, by reason
         self.fills: list[Fill] = []
         self.filled: Counter[str] = Counter()  # number of fills by strategy
-        self.figures: dict[str, StrategyFigures] = {}  # by the strategy that owns the fill
+        # By the strategy that owns the fill.
+        self.figures: defaultdict[str, StrategyFigures] = defaultdict(StrategyFigures)
         self._fill_owners = FillOwners()
         self.trades: list[Trade] = []
 
@@ -97,11 +100,11 @@ class BacktestOrderManager:
             self._fill_owners.owner(symbol, owner, IntentType.ENTRY, is_flat=False)
 
     def on_tick(self, tick: Tick) -> None:
-        self._expire()
-        fills = self._matching.on_tick(tick, self._clock.monotonic_ns())
-        if fills:
-            self._apply(fills)
-        if self._matching.cancelled:
+        """Match the orders of a symbol with its last tick, which the portfolio has."""
+        if self.next_deadline <= self._clock.at:
+            self._expire()
+        if tick.symbol in self.open:
+            self._apply(self._matching.on_tick(tick, self._clock.monotonic_ns()))
             self._remove_cancelled()
 
     def on_open(self, tick: Tick, low: Decimal, high: Decimal, closes_at: float) -> None:
@@ -150,6 +153,7 @@ class BacktestOrderManager:
             price=proposal.price,
             time_in_force=proposal.time_in_force,
         )
+        self._portfolio.keep_latest(proposal.symbol)
         at_ns = self._clock.monotonic_ns()
         opened = BacktestOrder(order_id, proposal, self._clock.at, proposal.quantity)
         self._report(opened, "SENT")
@@ -185,10 +189,16 @@ class BacktestOrderManager:
 
     def _set_deadline(self, order: BacktestOrder, earliest: float) -> None:
         """Let the time in force begin now; it does not end before `earliest`."""
-        until = good_until(order.proposal.time_in_force, self._clock.now())
-        if until is not None:
-            deadline = max(until.timestamp(), earliest)
+        lifetime, at = order.proposal.time_in_force, self._clock.at
+        if lifetime is TimeInForce.DAY:
+            until = day_end(at)
+        else:
+            end = good_until(lifetime, self._clock.now())
+            until = math.inf if end is None else end.timestamp()
+        if until < math.inf:
+            deadline = max(until, earliest)
             heappush(self._deadlines, (deadline, order.order_id, order.proposal.symbol))
+            self.next_deadline = self._deadlines[0][0]
 
     def _waits_for_open(self, proposal: OrderProposal) -> bool:
         place = self._clock.place
@@ -198,7 +208,7 @@ class BacktestOrderManager:
 
     def make_room(self, proposal: OrderProposal) -> None:
         """Inside a bar, cancel what rests on the side of a stop's exit: the stop comes first."""
-        if self._clock.place is Place.INSIDE_BAR and proposal.strategy_key == STOPS:
+        if proposal.strategy_key == STOPS and self._clock.place is Place.INSIDE_BAR:
             for order in list(self.open.get(proposal.symbol, {}).values()):
                 if order.proposal.side is proposal.side:
                     self._cancel(proposal.symbol, order.order_id, REPLACED)
@@ -241,8 +251,9 @@ class BacktestOrderManager:
 
     def _expire(self) -> None:
         """Cancel the orders whose time in force is over."""
-        while self._deadlines and self._deadlines[0][0] <= self._clock.at:
+        while self.next_deadline <= self._clock.at:
             _, order_id, symbol = heappop(self._deadlines)
+            self.next_deadline = self._deadlines[0][0] if self._deadlines else math.inf
             if order_id in self.open.get(symbol, ()):
                 self._cancel(symbol, order_id, TIME_OVER)
 
@@ -255,6 +266,8 @@ class BacktestOrderManager:
         self._remove(symbol, order_id, reason)
 
     def _remove_cancelled(self) -> None:
+        if not self._matching.cancelled:
+            return
         for order_id in self._matching.cancelled:
             symbols = [symbol for symbol, orders in self.open.items() if order_id in orders]
             lifetime = self.open[symbols[0]][order_id].proposal.time_in_force
@@ -264,7 +277,7 @@ class BacktestOrderManager:
 
     def _remove(self, symbol: str, order_id: str, reason: str) -> None:
         order = self.open[symbol].pop(order_id)
-        self._portfolio.set_order(order.snapshot("CANCELLED"), is_open=False)
+        self._portfolio.end_order(order_id)
         self.expired[reason] += 1
         if not self.open[symbol]:
             del self.open[symbol]
@@ -275,65 +288,64 @@ class BacktestOrderManager:
         self._report(order, "CANCELLED", "the rest was cancelled" if is_partial else "cancelled")
 
     def _report(self, order: BacktestOrder, state: str, reason: str = "") -> None:
-        update = StrategyUpdate(None, order.snapshot(state, reason))
-        self._on_update(order.proposal, update)
+        if take := self._takers.get(order.proposal.strategy_key):
+            take(StrategyUpdate(None, order.snapshot(state, reason)))
 
     def _apply(self, fills: Iterable[Fill]) -> None:
         for fill in fills:
-            order = self.open[fill.symbol][fill.broker_order_id]
+            symbol, order_id = fill.symbol, fill.broker_order_id
+            orders = self.open[symbol]
+            order = orders[order_id]
             order.remaining -= fill.quantity
-            if not order.remaining:
-                del self.open[fill.symbol][fill.broker_order_id]
-                if not self.open[fill.symbol]:
-                    del self.open[fill.symbol]
+            if order.remaining:
+                self._portfolio.set_order(order.snapshot("ACKED"), is_open=True)
+            else:
+                self._portfolio.end_order(order_id)
+                del orders[order_id]
+                if not orders:
+                    del self.open[symbol]
             self._record(fill, order.proposal)
-            now = order.snapshot("ACKED" if order.remaining else "FILLED")
-            self._portfolio.set_order(now, is_open=bool(order.remaining))
-            self._on_change(fill.symbol)
-            filled = None if order.remaining else now
-            self._on_update(order.proposal, StrategyUpdate(fill, filled))
+            self._on_change(symbol)
+            if take := self._takers.get(order.proposal.strategy_key):
+                take(StrategyUpdate(fill, None if order.remaining else order.snapshot("FILLED")))
 
     def _record(self, fill: Fill, proposal: OrderProposal) -> None:
-        before = self._positions.get(fill.symbol, PositionState())
+        symbol, key, kind = fill.symbol, proposal.strategy_key, proposal.intent_type
+        before = self._positions.get(symbol, _FLAT)
         after = before.apply(fill)
         realised = after.realised_pnl - before.realised_pnl
         self.fills.append(fill)
-        self.filled[proposal.strategy_key] += 1
+        self.filled[key] += 1
         self._realised += realised - fill.fee
-        kind = proposal.intent_type
-        owner = self._fill_owners.owner(
-            fill.symbol, proposal.strategy_key, kind, is_flat=not after.quantity
-        )
-        self.figures.setdefault(owner, StrategyFigures()).add(realised, fill.fee)
-        trade = self._open_trades.get(fill.symbol)
+        owner = self._fill_owners.owner(symbol, key, kind, is_flat=not after.quantity)
+        self.figures[owner].add(realised, fill.fee)
+        trade = self._open_trades.get(symbol)
         if trade is None:
-            trade = self._open_trades[fill.symbol] = OpenTrade(proposal.strategy_key)
-        trade.add(fill, proposal.intent_type)
+            trade = self._open_trades[symbol] = OpenTrade(key)
+        trade.add(fill, kind)
         if after.quantity:
-            self._positions[fill.symbol] = after
+            self._positions[symbol] = after
         else:
-            self._positions.pop(fill.symbol, None)
-            self.trades.append(self._open_trades.pop(fill.symbol).to_trade())
-        position = Position(fill.symbol, after.quantity, after.average_price)
+            self._positions.pop(symbol, None)
+            self.trades.append(self._open_trades.pop(symbol).to_trade())
+        position = Position(symbol, after.quantity, after.average_price)
         self._portfolio.apply_position(position, cash_change(fill))
 
     def account_state(self) -> AccountState:
         self._expire()
-        now = self._clock.at
+        now, times, last_minute = self._clock.at, self._order_times, 0
+        if times and _minute_later(times[-1]) > now:
+            last_minute = len(times) - bisect_right(times, now, key=_minute_later)
+        pending = [
+            OpenOrder(symbol, each.proposal.side, each.remaining, each.proposal.price, False)
+            for symbol, orders in self.open.items()
+            for each in orders.values()
+        ]
         return AccountState(
-            {
-                symbol: Position(symbol, each.quantity, each.average_price)
-                for symbol, each in self._positions.items()
-            },
-            tuple(
-                OpenOrder(
-                    symbol, each.proposal.side, each.remaining, each.proposal.price, unknown=False
-                )
-                for symbol, orders in self.open.items()
-                for each in orders.values()
-            ),
-            len(self._order_times),
-            len(self._order_times) - bisect_right(self._order_times, now, key=_minute_later),
+            self._portfolio.positions,
+            tuple(pending),
+            len(times),
+            last_minute,
             self._realised,
             frozenset(),
             orders_of=self._orders_of,
@@ -348,14 +360,16 @@ class BacktestOrderManager:
         limits, times = self._limits, self._order_times
         if len(times) >= limits.orders_per_day:
             return day_end(self._clock.at), "G_DAILY_ORDERS"
-        buying = {
-            symbol
-            for symbol, orders in self.open.items()
-            if any(each.proposal.side is Side.BUY for each in orders.values())
-        }
-        if len(self._positions.keys() | buying) >= limits.max_open_symbols:
+        most, buying = limits.max_open_symbols, set[str]()
+        if len(self._positions) + len(self.open) >= most:
+            buying = {
+                symbol
+                for symbol, orders in self.open.items()
+                if any(each.proposal.side is Side.BUY for each in orders.values())
+            }
+        if len(self._positions.keys() | buying) >= most:
             # A purchase whose time is over leaves room, without a price of its symbol.
-            first = self._deadlines[0][0] if buying and self._deadlines else math.inf
+            first = self.next_deadline if buying else math.inf
             if self._is_worth(limits.max_open_symbols):
                 return first, "G_OPEN_SYMBOLS"
         if len(times) >= limits.orders_per_minute:

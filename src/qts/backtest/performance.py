@@ -37,13 +37,17 @@ class Trade(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.profit / (self.entry * self.quantity))
 
 
+_NOTHING = Decimal(0), Decimal(0)  # quantity and value
+
+
 class OpenTrade:
-    """Fills of a trade so far."""
+    """Totals of the fills of a trade so far."""
 
     def __init__(self, strategy: str = "") -> None:
         self._strategy = strategy
-        self._fills: list[Fill] = []
-        self._reason = ""
+        self._first: Fill | None = None
+        self._entered = self._exited = _NOTHING
+        self._fees = Decimal(0)
 
     @classmethod
     def of(cls, position: Position, strategy: str, at: datetime) -> Self:
@@ -64,17 +68,20 @@ class OpenTrade:
 
     def add(self, fill: Fill, reason: str) -> None:
         """Add a fill of an order that was placed for this reason, its intent type."""
-        self._fills.append(fill)
-        self._reason = reason
+        if self._first is None:
+            self._first = fill
+        self._last, self._reason = fill, reason
+        self._fees += fill.fee
+        if fill.side is self._first.side:
+            self._entered = _added(self._entered, fill)
+        else:
+            self._exited = _added(self._exited, fill)
 
     def to_trade(self) -> Trade:
-        first, last = self._fills[0], self._fills[-1]
-        entries = [fill for fill in self._fills if fill.side is first.side]
-        exits = [fill for fill in self._fills if fill.side is not first.side]
-        fees = sum((fill.fee for fill in self._fills), Decimal(0))
-        quantity, entry_value = _totals(entries)
-        closed, exit_value = _totals(exits)
-        sign = 1 if first.side is Side.BUY else -1
+        first, last, fees = self._first, self._last, self._fees
+        if first is None:
+            raise AssertionError("a trade without a fill")
+        (quantity, entry_value), (closed, exit_value) = self._entered, self._exited
         return Trade(
             symbol=first.symbol,
             opened_at=first.at,
@@ -83,15 +90,15 @@ class OpenTrade:
             entry=entry_value / quantity,
             exit=exit_value / closed if closed else Decimal(0),
             fees=fees,
-            profit=(exit_value - entry_value) * sign - fees,
+            profit=(exit_value - entry_value) * first.side.sign - fees,
             reason=self._reason,
             strategy=self._strategy,
         )
 
 
-def _totals(fills: list[Fill]) -> tuple[Decimal, Decimal]:
-    quantity = sum((fill.quantity for fill in fills), Decimal(0))
-    return quantity, sum((fill.quantity * fill.price for fill in fills), Decimal(0))
+def _added(total: tuple[Decimal, Decimal], fill: Fill) -> tuple[Decimal, Decimal]:
+    quantity, value = total
+    return quantity + fill.quantity, value + fill.quantity * fill.price
 
 
 YEAR_S = 365.25 * DAY_S
@@ -111,16 +118,20 @@ class EquityCurve:
     def __init__(self, interval_s: float) -> None:
         self.points: list[EquityPoint] = []
         self._interval_s = interval_s
+        # The last decimals, and what they are as floats: a decimal is slow to convert.
+        self._last: tuple[Decimal, Decimal, float, float] | None = None
 
     @property
     def next_at(self) -> float:
         return self.points[-1].at + self._interval_s if self.points else -math.inf
 
     def add(self, at: float, portfolio: Portfolio, *, force: bool = False) -> None:
-        if at < self.next_at and not force:
+        if not force and at < self.next_at:
             return
-        equity, cash = portfolio.equity, portfolio.cash
-        self.points.append(EquityPoint(at, float(equity), float(equity - cash)))
+        equity, cash, last = portfolio.equity, portfolio.cash, self._last
+        if last is None or last[0] is not equity or last[1] is not cash:
+            self._last = last = equity, cash, float(equity), float(equity - cash)
+        self.points.append(EquityPoint(at, last[2], last[3]))
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):

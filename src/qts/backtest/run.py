@@ -77,7 +77,7 @@ def run_backtest(
             engine.finish(played.last)
     start = float(settings.cash)
     if isinstance(tape, BarTape):
-        benchmark, seen = hold_bars(tape, start), set(tape.rows["symbol"].tolist())
+        benchmark, seen = hold_bars(tape, start), tape.seen
     else:
         benchmark, seen = held.points(start), held.seen
     mode = "compiled" if isinstance(player, CompiledPlayer) else "generic"

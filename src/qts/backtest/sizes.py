@@ -17,7 +17,7 @@ def cut_reason(evaluation: Evaluation, limits: RiskLimits, instrument: Instrumen
         evaluation.allowed_qty,
         evaluation.final_qty,
     )
-    if final < instrument.floor_to_lot(allowed):
+    if final < allowed and final < instrument.floor_to_lot(allowed):
         return "risk.limits.max_exposure or max_symbol_exposure"
     if allowed < asked and evaluation.price is not None:
         if evaluation.signal.intent_type.is_exit:

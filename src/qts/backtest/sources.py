@@ -69,7 +69,7 @@ def _catalogue_tape(chosen: DataSelection, home: Path) -> tuple[BarTape, str]:
         wanted = chosen.symbols or sorted(held)
         missing = [symbol for symbol in wanted if symbol not in held]
         if wanted and not missing:
-            parts = [_rows(catalogue, held[symbol], chosen) for symbol in wanted]
+            parts = (_rows(catalogue, held[symbol], chosen) for symbol in wanted)
             source = "the catalogue, simulated bars" if simulated else "the catalogue"
             return BarTape.of_rows(parts, wanted), source
         if missing and held and not problem:

@@ -16,13 +16,12 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from qts.backtest.open_order import UpdateTakers
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place
 from qts.domain import OrderSnapshot, OrderTerms, Side, Tick
 from qts.pipeline import NOT_TRIGGERED, StopOrder, StopOrderBook, StrategyUpdate, waits_until
 from qts.risk import OrderProposal
 from qts.strategies import Signal
-
-OnUpdate = Callable[[OrderProposal, StrategyUpdate], None]
 
 
 class BacktestStopOrders:
@@ -35,23 +34,23 @@ class BacktestStopOrders:
         self,
         portfolio: BacktestPortfolio,
         clock: BacktestClock,
-        on_update: OnUpdate,
+        takers: UpdateTakers,
         on_change: Callable[[str], None],
         sent: set[UUID],
     ) -> None:
         self._portfolio = portfolio
         self._clock = clock
-        self._on_update = on_update
+        self._takers = takers
         self._on_change = on_change
         self._sent = sent
         self._book = StopOrderBook()
         self._arriving = StopOrderBook()  # wait for the next open of their symbol
-        self._due = math.inf  # when the time of the first is over
+        self.due = math.inf  # when the time of the first is over
         self._triggered: dict[tuple[object, ...], StopOrder] = {}  # the latest of each signal
         self.ended: Counter[str] = Counter()  # by reason
 
     def __contains__(self, symbol: object) -> bool:
-        return symbol in self._book or symbol in self._arriving
+        return symbol in self._book.by_symbol or symbol in self._arriving.by_symbol
 
     def place(self, proposal: OrderProposal) -> bool:
         """Let an order wait; return False where its signal waits already."""
@@ -77,7 +76,7 @@ class BacktestStopOrders:
             until = datetime.fromtimestamp(earliest, UTC)
         self._book.add(replace(order, until=until))
         if until is not None:
-            self._due = min(self._due, until.timestamp())
+            self.due = min(self.due, until.timestamp())
 
     def _expire(self) -> None:
         """End the orders whose time is over."""
@@ -86,13 +85,13 @@ class BacktestStopOrders:
             self.ended[NOT_TRIGGERED] += 1
             self._report(order, "CANCELLED", "time in force over")
         untils = [each.until.timestamp() for each in self._book if each.until is not None]
-        self._due = min(untils, default=math.inf)
+        self.due = min(untils, default=math.inf)
 
     def triggered(self, tick: Tick) -> Sequence[tuple[str, Signal]]:
         """Remove the orders that a price reaches; return their strategies and signals."""
-        if self._clock.at >= self._due:
+        if self._clock.at >= self.due:
             self._expire()
-        if tick.symbol not in self._book:
+        if tick.symbol not in self._book.by_symbol:
             return ()
         found = []
         for order in self._book.reached(tick.symbol, tick.price):
@@ -138,7 +137,8 @@ class BacktestStopOrders:
         snapshot = order.snapshot(state, reason)
         self._portfolio.set_order(snapshot, is_open=is_open)
         self._on_change(order.proposal.symbol)
-        self._on_update(order.proposal, StrategyUpdate(None, snapshot))
+        if take := self._takers.get(order.strategy_key):
+            take(StrategyUpdate(None, snapshot))
 
 
 def _name(key: str, signal: Signal | OrderProposal) -> tuple[object, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from uuid import NAMESPACE_OID, uuid5
 
 from qts import risk  # its loop needs the C++ core: loaded when a backtest is run
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
-from qts.domain import STOPS, IntentType, OrderType, Position, Side
+from qts.domain import STOPS, IntentType, OrderType, Position, Side, exact_decimal
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.risk import OrderProposal, PositionStops, StopsConfig, exit_quantity
@@ -19,6 +20,11 @@ RETRY_INTERVAL_S = 1.0  # after an exit was refused
 EXIT_TTL_S = 10.0
 
 Exit = tuple[str, Side, Decimal, IntentType, float]
+
+
+@lru_cache(1024)  # of a position, for as long as it is held
+def _adverse_level(average: Decimal, is_long: bool, fall: float) -> Decimal:
+    return average * (1 - (1 if is_long else -1) * exact_decimal(fall))
 
 
 class BacktestStops:
@@ -54,9 +60,10 @@ class BacktestStops:
         held, position = self._loop.stops.position(symbol), self._portfolio.position(symbol)
         if held is None or position is None:
             return []
-        sign = 1 if position.quantity > 0 else -1
-        falls = (held["mae_half"], held["mae_full"])
-        found = [position.average_price * (1 - sign * Decimal(repr(fall))) for fall in falls]
+        found = [
+            _adverse_level(position.average_price, position.quantity > 0, fall)
+            for fall in (held["mae_half"], held["mae_full"])
+        ]
         if held["trailing"] is not None:
             found.append(Decimal(repr(held["trailing"])))
         if exits := self._portfolio.exits.get(symbol):

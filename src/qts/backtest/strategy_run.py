@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from qts import telemetry
-from qts.domain import Bar, Tick
+from qts.backtest.bar_tape import Rows
+from qts.backtest.portfolio import BacktestPortfolio
+from qts.domain import Bar, Tick, Timeframe
 from qts.pipeline import (
     MAX_ERRORS_IN_A_ROW,
-    BarInput,
     CallError,
-    MarketCalls,
     StrategyUpdate,
     call_strategy,
     has_method,
@@ -24,6 +24,7 @@ from qts.strategies import (
     Signal,
     StepStrategy,
     Strategy,
+    StrategyBars,
     View,
     WarmUpCount,
     bar_subscription,
@@ -39,6 +40,7 @@ class StrategyRun:
 
     def __init__(self, strategy: Strategy[Any]) -> None:
         self.strategy = strategy
+        self.key = strategy.key
         self.subscription = bar_subscription(strategy)
         self.signals = self.errors = 0
         self.calls = self.returned = 0  # calls, and the number of the last that has returned
@@ -49,11 +51,16 @@ class StrategyRun:
         self.waiting: list[Signal] = []  # for an order of their symbol that is in flight
         self.takes_updates = takes_updates(strategy)
         self.has_evaluate = has_method(strategy, "evaluate")
-        self._has_on_tick = has_method(strategy, "on_tick")
         self._has_on_bar = has_method(strategy, "on_bar")
         self._errors_in_a_row = 0
-        self._market = MarketCalls(strategy)
+        self._bars = StrategyBars.of(strategy)
+        self._has_warm_up = self.subscription.warm_up > 0
         self._warm_up = WarmUpCount(self.subscription)
+        self._takes_all = (
+            strategy.symbols is None
+            and not has_method(strategy, "wants")
+            and not self.subscription.warm_up
+        )
         self._steps = (
             strategy
             if isinstance(strategy, StepStrategy)
@@ -61,10 +68,9 @@ class StrategyRun:
             and not strategy.timeframes
             else None
         )
-
-    @property
-    def key(self) -> str:
-        return self.strategy.key
+        self.takes_ticks = has_method(strategy, "on_tick") and not (
+            isinstance(strategy, StepStrategy) and self._steps is None and strategy.timeframes
+        )
 
     @property
     def is_warm(self) -> bool:
@@ -83,51 +89,62 @@ class StrategyRun:
             self.on_error(CallError.raised(error, self.strategy))
             return False
 
-    def view_of(self, view: View) -> View:
-        """Return the view with the strategy's own bars and orders."""
-        return self._market.view_of(view)
+    def view_of(self, portfolio: BacktestPortfolio) -> View:
+        """Return what the strategy sees: the account with its own bars and orders."""
+        return portfolio.view_of(self.key, self._bars)
 
-    def on_tick(self, tick: Tick, quantity: float, view: Callable[[], View]) -> list[Instruction]:
-        """Return the signals of a tick, given the position in its symbol."""
-        if self.stopped or not self.wants(tick.symbol) or not self._warm_up.is_warm(tick.symbol):
-            return []
-        if self._steps is not None:
-            return self.call(self._steps.on_price, tick, quantity)
-        return (
-            self.call(self.strategy.on_tick, tick, self.view_of(view()))
-            if self._has_on_tick
-            else []
-        )
+    def on_tick(self, tick: Tick, portfolio: BacktestPortfolio) -> Sequence[Instruction]:
+        """Return the signals of a tick; a step needs no view, only the position in its symbol."""
+        symbol = tick.symbol
+        if self.stopped:
+            return ()
+        if not (self._takes_all or (self.wants(symbol) and self._warm_up.is_warm(symbol))):
+            return ()
+        if self._steps is None:
+            return self.call(self.strategy.on_tick, tick, self.view_of(portfolio))
+        position = portfolio.position(symbol)
+        held = float(position.quantity) if position else 0.0
+        return self.call(self._steps.on_price, tick, held)
+
+    def expect_bars(self, symbol: str, timeframe: Timeframe, rows: Rows) -> None:
+        """Take the rows of the next bars of a series before they are handled."""
+        if self._bars is not None:
+            self._bars.expect(symbol, timeframe, rows)
 
     def add_history(self, bar: Bar, values: tuple[float, ...]) -> None:
         """Take a bar from before the backtest, without a call."""
         self._warm_up.add(bar)
-        self._market.add((BarInput(bar, values, is_new=False),))
+        if self._bars is not None:
+            self._bars.add(bar, values)
 
     def on_bar(
-        self, bar: Bar, values: tuple[float, ...], view: Callable[[], View]
-    ) -> list[Instruction]:
-        is_ready = self._warm_up.add(bar)
-        self._market.add((BarInput(bar, values),))
+        self, bar: Bar, values: tuple[float, ...], portfolio: BacktestPortfolio
+    ) -> Sequence[Instruction]:
+        is_ready = not self._has_warm_up or self._warm_up.add(bar)
+        if self._bars is not None:
+            self._bars.add(bar, values)
         if not is_ready or not self._has_on_bar or self.stopped:
-            return []
-        return self.call(self.strategy.on_bar, bar, self.view_of(view()))
+            return ()
+        return self.call(self.strategy.on_bar, bar, portfolio.view_of(self.key, self._bars))
 
-    def on_timer(self, at: float, view: Callable[[], View]) -> list[Instruction]:
+    def on_timer(self, at: float, portfolio: BacktestPortfolio) -> Sequence[Instruction]:
         """Return the signals of the timer, which is due, before an event at this time."""
         interval = self.strategy.timer_s or math.inf
         self.timer_due = (math.floor(at / interval) + 1) * interval
         if self.stopped or not self.is_warm:
-            return []
-        return self.call(self.strategy.on_timer, self.view_of(view()))
+            return ()
+        return self.call(self.strategy.on_timer, self.view_of(portfolio))
 
     def call(
         self, method: Callable[..., Iterable[Instruction] | None], *arguments: Any
-    ) -> list[Instruction]:
+    ) -> Sequence[Instruction]:
         """Call the strategy as live: count an error, and disable it after many in a row."""
         self.calls += 1
         signals, error = call_strategy(method, *arguments)
-        self.count_call(error)
+        if error is None:
+            self.returned, self._errors_in_a_row = self.calls, 0
+        else:
+            self.count_call(error)
         return signals
 
     def count_call(self, error: CallError | None) -> None:

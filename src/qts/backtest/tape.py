@@ -1,12 +1,13 @@
-"""Tape of a backtest: ticks as columns, read in chunks; bars of files are a tape of their own."""
+"""Tape of a backtest: ticks as columns, read in chunks; bars of files are a BarTape."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qts.backtest.bar_tape import BarTape
+from qts.backtest.row_table import Rows, RowTable, sort_rows, windows
 from qts.domain import KRX_TICKS, RefusedError, Tick, Timeframe, check_name
 from qts.feed import (
     FileLayout,
@@ -28,6 +30,7 @@ from qts.feed import (
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 
 CHUNK = 100_000
+_TICK_FIELDS = ("price", "volume", "bid", "ask", "at")  # as in a chunk
 MAX_BACKWARD_S = 1.0  # a clock may be set back so far; more means an unsorted file
 
 Floats = npt.NDArray[np.float64]
@@ -43,6 +46,14 @@ class Chunk(NamedTuple):
     bid: Floats
     ask: Floats
     at: Floats  # seconds since 1970
+
+    def ticks(self, symbols: Sequence[str]) -> Iterator[Tick]:
+        """Return the events as ticks, also those whose price is none."""
+        price, volume, at = self.price.tolist(), self.volume.tolist(), self.at.tolist()
+        quotes = (self.bid, self.ask)
+        bid, ask = (np.where(each != 0, each, self.price).tolist() for each in quotes)
+        names = map(symbols.__getitem__, self.symbol.tolist())
+        return map(Tick, names, price, volume, bid, ask, at)
 
 
 EMPTY_CHUNK = Chunk(np.zeros(0, np.int32), *(np.zeros(0) for _ in range(5)))
@@ -66,12 +77,14 @@ class Tape:
         self.digest = ""  # of what the last pass read, to its end
         self.wanted: tuple[str, ...] = ()  # symbols that were asked for
         self._chunks = chunks
-        self._content = content
+        self._content = hashlib.sha256(content.encode())
+        self._is_hashed = bool(content)
+        self._rows: Rows | None = None  # all ticks, if they are in memory
 
     def __iter__(self) -> Iterator[Chunk]:
         """Yield validated chunks with non-decreasing times; raise RefusedError for other data."""
         last, count = -math.inf, 0
-        content = hashlib.sha256(self._content.encode())
+        content = self._content.copy()
         for raw in self._chunks(self):
             if not len(raw.at):
                 continue
@@ -87,7 +100,7 @@ class Tape:
             last, count = float(at[-1]), count + len(at)
             if backward[worst]:
                 chunk = chunk._replace(at=at)
-            for column in chunk if not self._content else ():
+            for column in chunk if not self._is_hashed else ():
                 content.update(column.data)
             yield chunk
         content.update("\x1f".join(self.symbols).encode())
@@ -109,6 +122,18 @@ class Tape:
         self, symbols: Sequence[str] | None, start: float = -math.inf, end: float = math.inf
     ) -> Tape:
         """Return the ticks of these symbols from `start` on, before `end`."""
+        if self._rows is None:
+            selected = self._selected_chunks(symbols, start, end)
+        else:
+            at = self._rows["at"]
+            rows = self._rows[bisect_left(at, start) : bisect_left(at, end)]
+            if symbols is not None:
+                rows = rows[np.isin(self.symbols, symbols)[rows["symbol"]]]
+            selected = self._of_sorted(self.symbols, rows)
+        selected.wanted = tuple(symbols or self.wanted)
+        return selected
+
+    def _selected_chunks(self, symbols: Sequence[str] | None, start: float, end: float) -> Tape:
         wanted = None if symbols is None else set(symbols)
 
         def chunks(tape: Tape) -> Iterator[Chunk]:
@@ -123,9 +148,7 @@ class Tape:
                 columns = (column[kept] for column in chunk[1:])
                 yield Chunk(chunk.symbol[kept], *columns)
 
-        selected = Tape(self.symbols, chunks)
-        selected.wanted = tuple(symbols or self.wanted)
-        return selected
+        return Tape(self.symbols, chunks)
 
     @classmethod
     def of_ticks(cls, ticks: Callable[[], Iterable[Tick]], events: int | None = None) -> Tape:
@@ -166,6 +189,31 @@ class Tape:
         return cls((), chunks)
 
     @classmethod
+    def of_table(cls, parts: Iterable[FileRows]) -> Tape:
+        """Return a tape of ticks that are read now, held in memory and sorted by time."""
+        table = RowTable(_TICK_FIELDS)
+        for part in parts:
+            table.add(part)
+        symbols, rows = table.finish()
+        sort_rows(rows, ("at",))
+        return cls._of_sorted(symbols, rows)
+
+    @classmethod
+    def _of_sorted(cls, symbols: Sequence[str], rows: Rows) -> Tape:
+        def chunks(_tape: Tape) -> Iterator[Chunk]:
+            for first in range(0, len(rows), CHUNK):
+                some = rows[first : first + CHUNK]
+                yield Chunk(some["symbol"], *(some[name] for name in _TICK_FIELDS))
+
+        tape = cls(symbols, chunks, len(rows))
+        tape._rows = rows
+        for name in rows.dtype.names or ():  # whole columns: the chunks do not change the digest
+            for some in windows(rows):
+                tape._content.update(some[name].tobytes())
+        tape._is_hashed = True
+        return tape
+
+    @classmethod
     def of_frame(
         cls, frame: Any, mapping: dict[str, str] | None = None, **layout: Any
     ) -> Tape | BarTape:
@@ -173,8 +221,8 @@ class Tape:
 
         `layout` are fields of `qts.feed.FileLayout`: symbol, timeframe, tz, label, market.
         """
-        rows = _sorted(read_frame(frame, _layout(mapping, layout)))
-        return BarTape.of_rows([rows]) if rows.is_bars else cls.of_rows(lambda: [rows])
+        rows = read_frame(frame, _layout(mapping, layout))
+        return BarTape.of_rows([rows]) if rows.is_bars else cls.of_table([rows])
 
     @classmethod
     def read(
@@ -194,15 +242,7 @@ class Tape:
 
 
 def _chunk(symbol: npt.NDArray[np.int32], part: FileRows) -> Chunk:
-    columns = part.columns
-    names = ("price", "volume", "bid", "ask", "at")
-    return Chunk(symbol, *(columns[name] for name in names))
-
-
-def _sorted(rows: FileRows) -> FileRows:
-    order = np.argsort(rows.columns["at"], kind="stable")
-    columns = {name: column[order] for name, column in rows.columns.items()}
-    return FileRows(rows.timeframe, rows.symbols[order], columns)
+    return Chunk(symbol, *(part.columns[name] for name in _TICK_FIELDS))
 
 
 DAY_S = 23_400  # regular trading session
@@ -264,23 +304,29 @@ def load_tape(
     """Return records, files of bars or ticks, or a folder of either as a tape.
 
     A tape of records or of one file of ticks reads them while it runs; the first is read at once,
-    so that bad data is refused early. Bars, and the files of a folder, are read at once and sorted.
+    so that bad data is refused early. Bars, and the files of a folder, are read at once into one
+    table, part by part, and sorted.
     """
     data, layout = Path(data), layout or FileLayout()
     if is_recorded(data):
         next(_ticks([data], volume != "tick"), None)
         return Tape.of_ticks(lambda: _ticks([data], volume != "tick"))
     files = find_files(data)
-    first = next(_rows(files[:1], layout, volume), None)
-    if len(files) == 1 and first is not None and not first.is_bars:
+    parts = _rows(files, layout, volume)
+    first = next(parts, None)
+    if first is None:
+        return Tape.of_rows(tuple)
+    if len(files) == 1 and not first.is_bars:
         return Tape.of_rows(lambda: _rows(files, layout, volume))
-    parts = list(_rows(files, layout, volume))
-    if len({part.is_bars for part in parts}) > 1:
-        raise RefusedError(f"{data} holds files of bars and files of ticks; expected one kind")
-    if parts and parts[0].is_bars:
-        return BarTape.of_rows(parts)
-    whole = _joined(parts)
-    return Tape.of_rows(lambda: whole)
+    every = _of_one_kind(chain([first], parts), first.is_bars, data)
+    return BarTape.of_rows(every) if first.is_bars else Tape.of_table(every)
+
+
+def _of_one_kind(parts: Iterable[FileRows], is_bars: bool, data: Path) -> Iterator[FileRows]:
+    for part in parts:
+        if part.is_bars != is_bars:
+            raise RefusedError(f"{data} holds files of bars and files of ticks; expected one kind")
+        yield part
 
 
 def _rows(files: list[Path], layout: FileLayout, volume: Volume) -> Iterator[FileRows]:
@@ -300,17 +346,6 @@ def _since(last_volume: dict[str, float], symbol: str, total: float) -> float:
     volume = max(0.0, total - last_volume.get(symbol, total))
     last_volume[symbol] = total
     return volume
-
-
-def _joined(parts: list[FileRows]) -> list[FileRows]:
-    """Return all rows in order of time, in one part."""
-    if not parts:
-        return []
-    columns = {
-        name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
-    }
-    symbols = np.concatenate([part.symbols for part in parts])
-    return [_sorted(FileRows(parts[0].timeframe, symbols, columns))]
 
 
 def recorded_tape(files: Sequence[Path]) -> Tape:

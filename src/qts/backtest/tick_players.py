@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from qts.backtest.compiled_scan import (
     compile_scan,
 )
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.portfolio import LatestTicks
+from qts.backtest.portfolio import ScannedTicks
 from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.domain import RefusedError, Tick
 from qts.pipeline import CallError
@@ -62,13 +63,12 @@ class GenericPlayer:
 
     def play(self, chunk: Chunk) -> int:
         """Play the events of a chunk and return how many they are."""
-        engine, symbols = self._engine, self._symbols
-        columns = (column.tolist() for column in chunk)
-        for index, price, volume, bid, ask, at in zip(*columns, strict=True):
-            if at >= engine.due:
-                engine.on_timer(at)
-            if 0.0 < price < float("inf"):
-                engine.on_tick(Tick(symbols[index], price, volume, bid or price, ask or price, at))
+        engine = self._engine
+        for tick in chunk.ticks(self._symbols):
+            if tick.at >= engine.due:
+                engine.on_timer(tick.at)
+            if 0.0 < tick.price < math.inf:
+                engine.on_tick(tick)
         return len(chunk.at)
 
 
@@ -87,6 +87,7 @@ class CompiledPlayer:
         self._indices: dict[str, int] = {}
         self._rows = SymbolRows.of(0, strategy.state_size)
         self._output = np.zeros(4, np.int64)
+        self._latest = ScannedTicks(self._indices, self._rows.latest)
         engine.add_listener(self._on_change)
         self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
 
@@ -111,10 +112,11 @@ class CompiledPlayer:
     def _scan(self, chunk: Chunk, index: int) -> int:
         engine, run, output = self._engine, self._run, self._output
         output[:] = 0
-        limits = (engine.due, engine.blocked_until, not run.stopped)
+        limits = (engine.due, engine.entry_block()[0], not run.stopped)
         rows = tuple(self._rows)
         found = -1
         try:
+            self._latest.clear()
             found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
         except Exception as error:  # noqa: BLE001 - a step may raise anything
             raised = CallError.raised(error, self._strategy)
@@ -136,14 +138,19 @@ class CompiledPlayer:
         return Tick(self._symbols[number], price, volume, bid or price, ask or price, at)
 
     def _on_change(self, symbol: str) -> None:
-        index, engine = self._indices[symbol], self._engine
+        index, engine = self._indices.get(symbol), self._engine
+        if index is None:  # no tick of it so far
+            return
         position = engine.portfolio.position(symbol)
         self._rows.position[index] = float(position.quantity) if position else 0.0
-        self._rows.active[index] = engine.is_watched(symbol)
+        self._rows.active[index] = symbol in engine.watched
 
     def _grow(self) -> None:
         self._rows = self._rows.grown(len(self._symbols))
         self._indices = {symbol: index for index, symbol in enumerate(self._symbols)}
-        self._engine.portfolio.use_ticks(LatestTicks(self._indices, self._rows.latest))
+        self._latest = ScannedTicks(self._indices, self._rows.latest)
+        self._engine.portfolio.use_ticks(self._latest)
         states = dict(zip(self._symbols, self._rows.states, strict=True))
         self._strategy.bind_states(states)
+        for symbol in self._engine.portfolio.positions:
+            self._on_change(symbol)

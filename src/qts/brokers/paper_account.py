@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import NamedTuple
+
+import msgspec
 
 from qts.domain import Account, FeeSchedule, Fill, Holding, OrderRequest, Side
 from qts.venues import VenueRejectedError
@@ -12,12 +13,15 @@ _ZERO = Decimal(0)
 _AVERAGE = Decimal("0.00000001")
 
 
-class Lot(NamedTuple):
+class Lot(msgspec.Struct, frozen=True):
     quantity: Decimal
     cost: Decimal
 
 
-class FundsHold(NamedTuple):
+_NO_LOT = Lot(_ZERO, _ZERO)
+
+
+class FundsHold(msgspec.Struct, frozen=True):
     symbol: str
     cash: Decimal
     quantity: Decimal
@@ -45,18 +49,18 @@ class PaperAccount:
         self, broker_order_id: str, request: OrderRequest, worst: Decimal, costs: FeeSchedule
     ) -> None:
         """Hold the funds the order may need; raise VenueRejectedError if they are not free."""
-        if request.side is Side.SELL:
-            if self.free(request.symbol) < request.quantity:
+        hold = _funds(request, worst, request.quantity, costs)
+        if hold.quantity:
+            if (free := self.free(request.symbol)) < request.quantity:
                 raise VenueRejectedError(
-                    f"{self.free(request.symbol)} of {request.symbol} can be sold, "
-                    f"not {request.quantity}",
+                    f"{free} of {request.symbol} can be sold, not {request.quantity}",
                     "insufficient_holding",
                 )
-        elif self.free_cash < (needed := _cash_needed(request.quantity, worst, costs)):
+        elif self.free_cash < hold.cash:
             raise VenueRejectedError(
-                f"{self.free_cash} won are free, not {needed}", "insufficient_cash"
+                f"{self.free_cash} won are free, not {hold.cash}", "insufficient_cash"
             )
-        self.hold_remaining(broker_order_id, request, worst, request.quantity, costs)
+        self._add(broker_order_id, hold)
 
     def hold_remaining(
         self,
@@ -68,10 +72,9 @@ class PaperAccount:
     ) -> None:
         """Replace the order's hold by one for its remaining quantity."""
         self.release(broker_order_id)
-        if request.side is Side.SELL:
-            hold = FundsHold(request.symbol, _ZERO, remaining)
-        else:
-            hold = FundsHold(request.symbol, _cash_needed(remaining, worst, costs), _ZERO)
+        self._add(broker_order_id, _funds(request, worst, remaining, costs))
+
+    def _add(self, broker_order_id: str, hold: FundsHold) -> None:
         self._holds[broker_order_id] = hold
         self._held_cash += hold.cash
         self._held_quantity[hold.symbol] = (
@@ -85,7 +88,7 @@ class PaperAccount:
 
     def settle(self, fill: Fill) -> None:
         amount = fill.price * fill.quantity
-        old = self.lots.get(fill.symbol, Lot(_ZERO, _ZERO))
+        old = self.lots.get(fill.symbol, _NO_LOT)
         if fill.side is Side.BUY:
             self.cash -= amount + fill.fee
             lot = Lot(old.quantity + fill.quantity, old.cost + amount)
@@ -116,6 +119,11 @@ def account_of(cash: Decimal, lots: dict[str, Lot]) -> Account:
     )
 
 
-def _cash_needed(quantity: Decimal, worst: Decimal, costs: FeeSchedule) -> Decimal:
+def _funds(
+    request: OrderRequest, worst: Decimal, quantity: Decimal, costs: FeeSchedule
+) -> FundsHold:
+    """Return what an order needs for a quantity: that of a sale, or cash at its worst price."""
+    if request.side is Side.SELL:
+        return FundsHold(request.symbol, _ZERO, quantity)
     amount = quantity * worst
-    return amount + costs.of(Side.BUY, amount)
+    return FundsHold(request.symbol, amount + costs.of(Side.BUY, amount), _ZERO)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from qts.domain import OrderBook, Side
+from qts.domain import OrderBook, Side, exact_decimal
 
 _ZERO = Decimal(0)
 _INFINITE = float("inf")
@@ -42,4 +42,4 @@ class BookDepth:
 
 
 def exact(number: float | Decimal) -> Decimal:
-    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+    return exact_decimal(number) if isinstance(number, float) else Decimal(number)

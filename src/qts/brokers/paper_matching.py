@@ -22,6 +22,7 @@ from qts.brokers.config import FeesConfig, PaperConfig
 from qts.brokers.paper_account import Lot, PaperAccount
 from qts.brokers.paper_book import BookDepth, exact
 from qts.domain import (
+    FILL_AT_ONCE,
     FeeSchedule,
     Fill,
     Instrument,
@@ -39,27 +40,23 @@ from qts.venues import VenueRejectedError
 BELOW_MINIMUM = "least"  # code of an order that is too small
 MAX_BEHIND_TICK_S = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ZERO = Decimal(0)
+_ZERO, _UNLIMITED = Decimal(0), Decimal("Infinity")
 _INFINITE = float("inf")
 
 
 class PaperOrder:
     """Order in the engine; `rested` once a tick did not fill it."""
 
-    __slots__ = ("broker_order_id", "filled", "fills", "request", "rested", "starts_ns", "worst")
+    __slots__ = ("broker_order_id", "fills", "remaining", "request", "rested", "starts_ns", "worst")
 
     def __init__(self, broker_order_id: str, request: OrderRequest, starts_ns: int) -> None:
         self.broker_order_id = broker_order_id
         self.request = request
         self.starts_ns = starts_ns
         self.worst = request.price or _ZERO  # the price its funds are held at
-        self.filled = _ZERO
+        self.remaining = request.quantity - _ZERO  # 1E+2 as 100: fills show their digits
         self.fills = 0
         self.rested = False
-
-    @property
-    def remaining(self) -> Decimal:
-        return self.request.quantity - self.filled
 
 
 class PaperMatchingEngine:
@@ -72,14 +69,16 @@ class PaperMatchingEngine:
         cash: Decimal,
         instruments: Instruments,
         positions: Iterable[Position] = (),
+        ticks: dict[str, Tick] | None = None,
     ) -> None:
+        """Begin with cash and positions; `ticks` are last ones that somebody else keeps as well."""
         self._config = config
         self._costs = costs
         self._instruments = instruments
         self._random = random.Random(config.seed)  # noqa: S311 - reproducible on purpose
         self._share = Decimal(repr(config.volume_share))
         self._bps = Decimal(repr(config.slippage_bps)) / 10_000
-        self._ticks: dict[str, Tick] = {}
+        self._ticks = {} if ticks is None else ticks
         self._open: dict[str, dict[str, PaperOrder]] = {}
         self._symbols: dict[str, str] = {}
         self._books: dict[str, BookDepth] = {}
@@ -128,17 +127,17 @@ class PaperMatchingEngine:
     def prepare(self, broker_order_id: str, request: OrderRequest, at_ns: int) -> PaperOrder:
         """Check the order and hold its funds; raise VenueRejectedError if the venue declines it."""
         instrument = self._instruments[request.symbol]
-        self._check_form(request, instrument)
+        quote = self._check_form(request, instrument)
         wait_ms = self._config.latency_ms
         if self._config.latency_jitter_ms:
             wait_ms += self._config.latency_jitter_ms * self._random.random()
         order = PaperOrder(broker_order_id, request, at_ns + round(wait_ms * 1e6))
         if request.price is None:
-            quote = self._quote(request)
+            worst = quote or self._quote(request)
             depth = self._depth(request.symbol, at_ns)
             if depth is not None:
-                quote = depth.worst_price(request.side, request.quantity) or quote
-            order.worst = self._slipped(quote, request)
+                worst = depth.worst_price(request.side, request.quantity) or worst
+            order.worst = self._slipped(worst, request)
         self.account.hold(broker_order_id, request, order.worst, self._costs.of(instrument))
         return order
 
@@ -155,7 +154,7 @@ class PaperMatchingEngine:
 
     def restore(self, order: PaperOrder, filled: Decimal, fills: int) -> None:
         """Reopen an order from before a restart; a limit order counts as resting."""
-        order.filled, order.fills = filled, fills
+        order.remaining, order.fills = order.request.quantity - filled, fills
         order.rested = order.request.type is OrderType.LIMIT
         self.account.hold_remaining(
             order.broker_order_id, order.request, order.worst, order.remaining, self._fees(order)
@@ -186,53 +185,51 @@ class PaperMatchingEngine:
         for order in list(self._open[symbol].values()):
             if order.starts_ns > at_ns:
                 continue
-            book = None if traded and passed(order, tick) else depth
-            if self._is_killed(order, tick, book):
-                continue
-            for price, most in self._prices(order, tick, book):
-                quantity = self._take_volume(symbol, tick, min(most, order.remaining))
-                if quantity > 0:
-                    if book is not None:
-                        book.take(order.request.side, quantity)
-                    fills.append(self._fill(order, price, quantity, at_ns))
-            if order.request.time_in_force is TimeInForce.IOC and order.remaining > 0:
+            book = None if depth is None or (traded and passed(order, tick)) else depth
+            ends_now = order.request.time_in_force in FILL_AT_ONCE
+            if not ends_now or self._may_fill(order, tick, book):
+                for price, most in self._prices(order, tick, book):
+                    quantity = self._take_volume(symbol, tick, min(most, order.remaining))
+                    if quantity > 0:
+                        if book is not None:
+                            book.take(order.request.side, quantity)
+                        fills.append(self._fill(order, price, quantity, at_ns))
+            if ends_now and order.remaining > 0:
                 self._close(order)
                 self.cancelled.append(order.broker_order_id)
         return fills
 
-    def _is_killed(self, order: PaperOrder, tick: Tick, depth: BookDepth | None) -> bool:
-        """Cancel a FOK order that does not fill as a whole now; return whether it was one."""
-        request = order.request
-        if request.time_in_force is not TimeInForce.FOK:
-            return False
+    def _may_fill(self, order: PaperOrder, tick: Tick, depth: BookDepth | None) -> bool:
+        """Return False for a FOK order that does not fill as a whole now."""
+        if order.request.time_in_force is not TimeInForce.FOK:
+            return True
         found = sum((most for _, most in self._prices(order, tick, depth)), _ZERO)
-        if min(found, self._volume_of(request.symbol, tick)) >= order.remaining:
-            return False
-        self._close(order)
-        self.cancelled.append(order.broker_order_id)
-        return True
+        return min(found, self._volume_of(order.request.symbol, tick)) >= order.remaining
 
     def _depth(self, symbol: str, at_ns: int) -> BookDepth | None:
         """Return what is left of a book that is fresh and no older than the last tick."""
-        depth, tick = self._books.get(symbol), self._ticks.get(symbol)
+        depth = self._books.get(symbol)
         if depth is None or not depth.book.is_fresh(at_ns / 1e9):
             return None
+        tick = self._ticks.get(symbol)
         if tick is not None and depth.book.at < tick.at - MAX_BEHIND_TICK_S:
             return None
         return depth
 
     def _prices(
         self, order: PaperOrder, tick: Tick, depth: BookDepth | None
-    ) -> Iterator[tuple[Decimal, Decimal]]:
-        """Yield the prices at which the order fills now, each with the most that fills there."""
+    ) -> Iterable[tuple[Decimal, Decimal]]:
+        """Return the prices at which the order fills now, each with the most that fills there."""
+        if depth is not None:
+            return self._levels(order, depth)
+        price = self._price(order, tick)
+        if price is None:
+            order.rested = True
+            return ()
+        return ((price, order.remaining),)
+
+    def _levels(self, order: PaperOrder, depth: BookDepth) -> Iterator[tuple[Decimal, Decimal]]:
         request, limit, sign = order.request, order.request.price, order.request.side.sign
-        if depth is None:
-            price = self._price(order, tick)
-            if price is None:
-                order.rested = True
-            else:
-                yield price, order.remaining
-            return
         for level, quantity in depth.left(request.side):
             if order.remaining <= 0 or (limit is not None and (limit - level) * sign < 0):
                 break
@@ -253,11 +250,11 @@ class PaperMatchingEngine:
     def _price(self, order: PaperOrder, tick: Tick) -> Decimal | None:
         """Return the price at which the tick fills the order, or None."""
         request, limit = order.request, order.request.price
-        quote, last, sign = quote_of(tick, request.side), exact(tick.price), request.side.sign
+        quote, sign = quote_of(tick, request.side), request.side.sign
         if limit is None:
             return self._slipped(quote, request)
         if order.rested:
-            through = (limit - quote) * sign >= 0 or (limit - last) * sign > 0
+            through = (limit - quote) * sign >= 0 or (limit - exact(tick.price)) * sign > 0
             return limit if through else None
         if (limit - quote) * sign < 0:
             return None
@@ -278,7 +275,7 @@ class PaperMatchingEngine:
     def _volume_of(self, symbol: str, tick: Tick) -> Decimal:
         """Return what the tick's share for paper orders has left."""
         if not self._share:
-            return Decimal("Infinity")
+            return _UNLIMITED
         left = self._volume_left.get(symbol)
         if left is not None and left[0] is tick:
             return left[1]
@@ -287,15 +284,16 @@ class PaperMatchingEngine:
 
     def _take_volume(self, symbol: str, tick: Tick, quantity: Decimal) -> Decimal:
         """Take up to `quantity` from the tick's share for paper orders; return what was taken."""
+        if not self._share:
+            return quantity
         left = self._volume_of(symbol, tick)
         taken = min(quantity, left)
-        if self._share:
-            self._volume_left[symbol] = (tick, left - taken)
+        self._volume_left[symbol] = (tick, left - taken)
         return taken
 
     def _fill(self, order: PaperOrder, price: Decimal, quantity: Decimal, at_ns: int) -> Fill:
         request, instrument = order.request, self._instruments[order.request.symbol]
-        order.filled += quantity
+        order.remaining -= quantity
         order.fills += 1
         fill = Fill(
             trade_id=f"{order.broker_order_id}.{order.fills}",
@@ -325,7 +323,8 @@ class PaperMatchingEngine:
 
     # -- checks
 
-    def _check_form(self, request: OrderRequest, instrument: Instrument) -> None:
+    def _check_form(self, request: OrderRequest, instrument: Instrument) -> Decimal | None:
+        """Return the price that the value was checked with; None: any value is enough."""
         if request.quantity % instrument.lot and not self._sells_all(request):
             raise VenueRejectedError(
                 f"{request.quantity} of {request.symbol} is no multiple of {instrument.lot:f}",
@@ -334,12 +333,14 @@ class PaperMatchingEngine:
         price = request.price
         if price is not None and not instrument.ticks.has(price):
             raise VenueRejectedError(f"{price} of {request.symbol} is not on a tick", "tick")
-        if minimum := instrument.min_order_value:
-            amount = (price or self._quote(request)) * request.quantity
-            if amount < minimum:
-                raise VenueRejectedError(
-                    f"{amount} won is below the minimum of {minimum} won", BELOW_MINIMUM
-                )
+        if not (minimum := instrument.min_order_value):
+            return None
+        checked = price or self._quote(request)
+        if (amount := checked * request.quantity) < minimum:
+            raise VenueRejectedError(
+                f"{amount} won is below the minimum of {minimum} won", BELOW_MINIMUM
+            )
+        return checked
 
     def _sells_all(self, request: OrderRequest) -> bool:
         """Return whether nothing is left after it: odd lots can be sold with the rest."""
@@ -365,5 +366,5 @@ def passed(order: PaperOrder, tick: Tick) -> bool:
 
 def quote_of(tick: Tick, side: Side) -> Decimal:
     """Return the opposite side's quote, or the last price if that side has none."""
-    quote = tick.ask if side is Side.BUY else tick.bid
+    quote = tick.ask if side.sign > 0 else tick.bid
     return exact(quote if 0 < quote < _INFINITE else tick.price)

@@ -23,6 +23,7 @@ from qts.cli.backtest_options import (
     ParamOption,
     SecondsOption,
     SeedOption,
+    StopsOption,
     StrategyArgument,
     SymbolsOption,
     ToOption,
@@ -40,11 +41,11 @@ from qts.cli.console import (
 )
 from qts.cli.file_layout import (
     ColumnsOption,
+    FileOptions,
     FileSymbolOption,
     MapOption,
     TimeframeOption,
     ZoneOption,
-    file_layout,
 )
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ def backtest(
     symbol: FileSymbolOption = None,
     timeframe: TimeframeOption = None,
     tz: ZoneOption = None,
-    stops: Annotated[
-        bool, typer.Option("--stops/--no-stops", help="Whether stops close positions.")
-    ] = True,
+    stops: StopsOption = True,
     latency: LatencyOption = None,
     call_limit: CallLimitOption = 10.0,
     instruments: InstrumentsOption = None,
@@ -97,7 +96,6 @@ def backtest(
     from qts.config import resolve
 
     output, page = JsonFile(json_file), html_file(html)
-    layout = file_layout(mapping, columns, symbol, timeframe, tz)
     options = BacktestOptions(
         strategies=(strategy, *(also or ())),
         params=tuple(param or ()),
@@ -109,13 +107,7 @@ def backtest(
         seed=seed,
         seconds=seconds,
         volume=volume,
-        file={
-            "--map": mapping,
-            "--columns": columns,
-            "--symbol": symbol,
-            "--timeframe": timeframe,
-            "--tz": tz,
-        },
+        file=FileOptions(mapping, columns, symbol, timeframe, tz),
         cash=cash,
         stops=stops,
         latency=latency,
@@ -125,7 +117,7 @@ def backtest(
         way=way,
         config=resolve(config, os.environ).file,
     )
-    chosen = options.select_data(layout)
+    chosen = options.select_data()
     if job:
         return _submit(options, chosen, html)
     result, tape = _run(options, chosen)
@@ -136,19 +128,13 @@ def backtest(
 
 def _run(options: BacktestOptions, chosen: DataSelection) -> tuple[BacktestResult, Tape | BarTape]:
     from qts import telemetry
-    from qts.app import resolve_home
-    from qts.backtest import BarTape, load_instruments, run_backtest, select_tape
-    from qts.config import load
+    from qts.backtest import load_instruments, run_backtest
 
     instances = options.instances()
     strategies = [each.create() for each in instances]
     settings = replace(options.settings(), instances=instances)
-    home = resolve_home(load(options.config, os.environ)).path
-    tape, source = select_tape(chosen, home)
+    tape, source, chosen = options.read_tape(chosen)
     known = load_instruments(options.instruments, options.data, options.venue)
-    if isinstance(tape, BarTape) and options.bars and len(tape.rows):  # the catalogue may grow
-        until = max(tape.rows["at"].max(), chosen.start)
-        chosen = replace(chosen, symbols=tuple(tape.symbols), end=min(chosen.end, float(until)))
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
     with show_progress(tape.events) as progress:
         result = run_backtest(
@@ -172,15 +158,12 @@ def _run(options: BacktestOptions, chosen: DataSelection) -> tuple[BacktestResul
 
 def _submit(options: BacktestOptions, chosen: DataSelection, html: Path | None) -> int:
     """Submit the backtest as a job, after everything that can be refused now was checked."""
-    from qts.app import resolve_home
-    from qts.backtest import select_tape
     from qts.cli.jobs import submit
-    from qts.config import load
 
     for each in options.instances():
         each.create()
     options.settings()
-    select_tape(chosen, resolve_home(load(options.config, os.environ)).path)
+    options.read_tape(chosen)
     arguments = options.arguments(chosen)
     if html is not None:
         arguments += ("--html", str(html.resolve()))

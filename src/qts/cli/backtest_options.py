@@ -14,11 +14,11 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+from qts.cli.file_layout import FileOptions
 from qts.domain import Market, RefusedError, SystemClock, Timeframe, assumed_instrument
 
 if TYPE_CHECKING:
-    from qts.backtest import BacktestConfig, DataSelection
-    from qts.feed import FileLayout
+    from qts.backtest import BacktestConfig, BarTape, DataSelection, Tape
     from qts.pipeline import StrategyConfig
 
 Way = Literal["auto", "compiled", "generic"]
@@ -90,6 +90,9 @@ VolumeOption = Annotated[
 CashOption = Annotated[
     str | None, typer.Option(metavar="WON", help="Initial cash; default brokers.paper.cash.")
 ]
+StopsOption = Annotated[
+    bool, typer.Option("--stops/--no-stops", help="Whether stops close positions.")
+]
 LatencyOption = Annotated[
     float | None,
     typer.Option(
@@ -126,24 +129,24 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options that shape the result of a backtest, as they were given."""
 
     strategies: tuple[str, ...]
-    params: tuple[str, ...]
     data: Path | None
     bars: str | None
     symbols: str | None
     start: str | None
     end: str | None
-    seed: int | None
-    seconds: int
-    volume: Volume
-    file: dict[str, str | None]  # --map, --columns, --symbol, --timeframe, --tz
+    file: FileOptions
     cash: str | None
     stops: bool
-    latency: float | None
     call_limit: float
     instruments: Path | None
     venue: Venue
-    way: Way
     config: Path | None
+    params: tuple[str, ...] = ()
+    seed: int | None = None  # of a simulated day
+    seconds: int = 0
+    volume: Volume = "auto"
+    latency: float | None = None
+    way: Way = "auto"
 
     def instances(self) -> tuple[StrategyConfig, ...]:
         """Return the strategies with their parameters: classes, or instances of the settings."""
@@ -170,7 +173,24 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
             for each in found
         )
 
-    def select_data(self, layout: FileLayout) -> DataSelection:
+    @property
+    def home(self) -> Path:
+        from qts.app import resolve_home
+        from qts.config import load
+
+        return resolve_home(load(self.config, os.environ)).path
+
+    def read_tape(self, chosen: DataSelection) -> tuple[Tape | BarTape, str, DataSelection]:
+        """Return the data, where it is from, and what a repetition reads: no later bars."""
+        from qts.backtest import BarTape, select_tape
+
+        tape, source = select_tape(chosen, self.home)
+        if isinstance(tape, BarTape) and self.bars and len(tape.rows):  # the catalogue may grow
+            until = max(tape.rows["at"].max(), chosen.start)
+            chosen = replace(chosen, symbols=tuple(tape.symbols), end=min(chosen.end, float(until)))
+        return tape, source, chosen
+
+    def select_data(self) -> DataSelection:
         """Return what is to be read, with times and symbols resolved."""
         from qts.backtest import DataSelection
 
@@ -190,7 +210,7 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
             end=float("inf") if times[1] is None else times[1],
             venue=self.venue,
             volume=self.volume,
-            layout=layout,
+            layout=self.file.layout(),
         )
 
     def _count(self) -> int:
@@ -261,7 +281,7 @@ class BacktestOptions(msgspec.Struct, frozen=True, kw_only=True):
             ("--simulated-day", self.seed),
             ("--seconds", self.seconds if self.seed is not None else None),
             ("--volume", self.volume if self.volume != "auto" else None),
-            *self.file.items(),
+            *self.file.arguments(),
             ("--cash", self.cash),
             ("--latency", self.latency),
             ("--call-limit", self.call_limit),

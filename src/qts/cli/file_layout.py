@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
 from qts.domain import RefusedError, Timeframe
@@ -41,23 +42,37 @@ ZoneOption = Annotated[
 ]
 
 
-def file_layout(
-    mapping: str | None,
-    columns: str | None,
-    symbol: str | None,
-    timeframe: str | None,
-    tz: str | None,
-) -> FileLayout:
-    """Return the options as one value; raise RefusedError for a mapping of another form."""
-    from qts.feed import FileLayout
+class FileOptions(msgspec.Struct, frozen=True):
+    """How to read a file, as it was given."""
 
-    return FileLayout(
-        mapping=parse_mapping(mapping or ""),
-        columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
-        symbol=symbol,
-        timeframe=Timeframe(timeframe) if timeframe else None,
-        tz=tz,
-    )
+    mapping: str | None = None
+    columns: str | None = None
+    symbol: str | None = None
+    timeframe: str | None = None
+    tz: str | None = None
+
+    def layout(self) -> FileLayout:
+        """Return the options as one value; raise RefusedError for a mapping of another form."""
+        from qts.feed import FileLayout
+
+        columns = self.columns
+        return FileLayout(
+            mapping=parse_mapping(self.mapping or ""),
+            columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+            symbol=self.symbol,
+            timeframe=Timeframe(self.timeframe) if self.timeframe else None,
+            tz=self.tz,
+        )
+
+    def arguments(self) -> tuple[tuple[str, str | None], ...]:
+        """Return the options with their names."""
+        return (
+            ("--map", self.mapping),
+            ("--columns", self.columns),
+            ("--symbol", self.symbol),
+            ("--timeframe", self.timeframe),
+            ("--tz", self.tz),
+        )
 
 
 def parse_mapping(text: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ import typer
 from qts.cli.console import ConfigOption, JsonFile, JsonFileOption, load_config
 from qts.cli.file_layout import (
     ColumnsOption,
+    FileOptions,
     FileSymbolOption,
     MapOption,
     ZoneOption,
-    file_layout,
 )
 from qts.domain import RefusedError
 
@@ -71,7 +71,7 @@ def import_data(
     market = market_of_venue(venue)
     pairs = ",".join(filter(None, (mapping, symbol_column and f"symbol={symbol_column}")))
     bars = None if timeframe == TICKS else timeframe
-    layout = replace(file_layout(pairs, columns, symbol, bars, tz), label=label)
+    layout = replace(FileOptions(pairs, columns, symbol, bars, tz).layout(), label=label)
     catalogue = BarCatalogue(resolve_home(settings).path)
     with catalogue.writing():
         imported = import_files(files, market, layout, catalogue, dry_run=dry_run)

@@ -41,6 +41,7 @@ from qts.domain.market import Market as Market
 from qts.domain.market import OrderBook as OrderBook
 from qts.domain.market import Tick as Tick
 from qts.domain.market import Timeframe as Timeframe
+from qts.domain.market import exact_decimal as exact_decimal
 from qts.domain.orders import FILL_AT_ONCE as FILL_AT_ONCE
 from qts.domain.orders import MANUAL as MANUAL
 from qts.domain.orders import STOPS as STOPS

@@ -146,9 +146,10 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
         """Return why no position may be opened or enlarged in it; empty: it may."""
         if self.kind is InstrumentClass.UNKNOWN:
             return "no list of the venue has it"
-        for flag in ("delisted", "halted", "liquidation"):
-            if getattr(self, flag):
-                return "in liquidation trading" if flag == "liquidation" else flag
+        if self.delisted or self.halted:
+            return "delisted" if self.delisted else "halted"
+        if self.liquidation:
+            return "in liquidation trading"
         return "" if self.currency == WON else f"traded in {self.currency}, not in won"
 
     def floor_to_lot(self, quantity: Decimal) -> Decimal:
@@ -233,20 +234,20 @@ class Instruments:
         default: Callable[[str], Instrument] = unknown_instrument,
     ) -> None:
         self._default = default
-        self._missing: dict[str, Instrument] = {}
         self.replace(known)
 
     def replace(self, known: Iterable[Instrument]) -> None:
         self._known = {each.symbol: each for each in known}
+        self._found = self._known.copy()  # and defaults
         self._texts: dict[str, str] = {}
 
     def __getitem__(self, symbol: str) -> Instrument:
         """Return the instrument; the default's where none is known."""
-        found = self._known.get(symbol) or self._missing.get(symbol)
+        found = self._found.get(symbol)
         if found is None:
-            if len(self._missing) >= _MAX_REMEMBERED:
-                self._missing.clear()
-            found = self._missing[symbol] = self._default(symbol)
+            if len(self._found) - len(self._known) >= _MAX_REMEMBERED:
+                self._found = self._known.copy()
+            found = self._found[symbol] = self._default(symbol)
         return found
 
     def __contains__(self, symbol: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +34,12 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     ask: float = 0.0
     at: float = 0.0
     venue_at: float = 0.0
+
+
+@lru_cache(65_536, typed=True)
+def exact_decimal(number: float) -> Decimal:
+    """Return a number as it is written: 0.1 is one tenth. Prices repeat, so they are kept."""
+    return Decimal(str(number))
 
 
 BOOK_MAX_AGE_S = 10.0  # an older order book is not used
@@ -74,6 +81,7 @@ class Timeframe(StrEnum):
 
     @property
     def seconds(self) -> int:
+        """Length in seconds; a day has 86,400, whatever its session."""
         return _TIMEFRAME_S[self]
 
 

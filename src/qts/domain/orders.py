@@ -54,10 +54,11 @@ class Side(StrEnum):
         """The other side."""
         return Side.SELL if self is Side.BUY else Side.BUY
 
-    @property
-    def sign(self) -> int:
-        """1 for BUY, -1 for SELL."""
-        return 1 if self is Side.BUY else -1
+    sign: int
+    """1 for BUY, -1 for SELL."""
+
+    def __init__(self, value: str) -> None:
+        self.sign = 1 if value == "BUY" else -1
 
 
 class OrderType(StrEnum):
@@ -109,10 +110,11 @@ class IntentType(StrEnum):
     EXIT_VOLATILITY = "EXIT_VOLATILITY"
     EXIT_MANUAL = "EXIT_MANUAL"
 
-    @property
-    def is_exit(self) -> bool:
-        """Whether the order reduces a position."""
-        return self is not IntentType.ENTRY
+    is_exit: bool
+    """Whether the order reduces a position."""
+
+    def __init__(self, value: str) -> None:
+        self.is_exit = value != "ENTRY"
 
     @property
     def is_protective(self) -> bool:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -64,6 +64,40 @@ class FileLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the time of a bar is its start or its close."""
 
 
+class EncodedColumn(Sequence[Any]):
+    """Column of a file of columns: numbers that stand for its values, which are made on demand."""
+
+    def __init__(self, numbers: npt.NDArray[Any], decode: Callable[[], list[Any]]) -> None:
+        self.numbers = numbers
+        self._decode = decode
+
+    @functools.cached_property
+    def _values(self) -> list[Any]:
+        return self._decode()
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._values[index]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+class Instants(EncodedColumn):
+    """Times with a zone; the numbers are microseconds since 1970."""
+
+
+class Texts(EncodedColumn):
+    """Texts; the numbers are places in `distinct`."""
+
+    def __init__(self, numbers: npt.NDArray[Any], distinct: list[str]) -> None:
+        super().__init__(numbers, lambda: [distinct[number] for number in numbers.tolist()])
+        self.distinct = distinct
+
+
 class RawColumns(NamedTuple):
     """Columns of a part of a file as they were read."""
 
@@ -111,9 +145,12 @@ def convert_columns(raw: RawColumns, layout: FileLayout, file: str = "the data")
 def _symbols(raw: RawColumns, column: str | None, layout: FileLayout) -> npt.NDArray[np.object_]:
     if column is None:
         return np.full(len(next(iter(raw.values.values()))), layout.symbol, object)
-    symbols = np.array([str(each).strip() for each in raw.values[column]], object)
-    other = symbols != layout.symbol
-    if layout.symbol is not None and other.any():
+    values = raw.values[column]
+    distinct = values.distinct if isinstance(values, Texts) else values
+    symbols: npt.NDArray[np.object_] = np.array([str(each).strip() for each in distinct], object)
+    if isinstance(values, Texts):
+        symbols = symbols[values.numbers]
+    if layout.symbol is not None and (other := symbols != layout.symbol).any():
         row = int(other.argmax())
         raise RefusedError(
             f"{raw.where(row)}: symbol {symbols[row]!r}; --symbol is {layout.symbol}"
@@ -180,6 +217,8 @@ def _times(
     zone, timeframe = find_zone(layout.tz), layout.timeframe if is_bars else None
     closes = _day_closes(layout.market) if timeframe is Timeframe.D1 else None
     shift = timeframe.seconds if timeframe and layout.label == "start" else 0
+    if isinstance(values, Instants) and closes is None:
+        return np.round(values.numbers / 1e6 + shift, 6)
     at = np.empty(len(values))
     for row, value in enumerate(values):
         try:

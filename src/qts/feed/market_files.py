@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 
 from qts.domain import RefusedError, Timeframe
-from qts.feed.file_columns import FileLayout, FileRows, RawColumns, convert_columns
+from qts.feed.file_columns import FileLayout, FileRows, Instants, RawColumns, Texts, convert_columns
 
 _TEXT = (".csv", ".tsv", ".txt")
 _PACKED = (".gz", ".zst")
@@ -25,6 +25,7 @@ _DELIMITERS = ",;\t|"
 _ROWS = 20_000
 _SAMPLE = 1 << 16
 _FILE_NAME = "{file}"
+_EXACT = 1 << 53  # integers up to this are floats too
 
 
 def is_market_file(path: Path) -> bool:
@@ -177,16 +178,17 @@ def _read_parquet(path: Path, layout: FileLayout) -> Iterator[FileRows]:
     arrow, parquet = pyarrow_module("pyarrow"), pyarrow_module("pyarrow.parquet")
     row = 0
     try:
-        file = parquet.ParquetFile(path)
-        metadata = (file.schema_arrow.metadata or {}).get(b"qts")
-        for batch in file.iter_batches(_ROWS):
-            values = {name: _arrow_values(arrow, batch.column(name)) for name in batch.schema.names}
-            raw = RawColumns(values, partial(_row, path, row))
-            if metadata is None:
-                yield convert_columns(raw, layout, str(path))
-            else:
-                yield _catalogue_rows(raw, metadata)
-            row += batch.num_rows
+        with parquet.ParquetFile(path) as file:
+            metadata = (file.schema_arrow.metadata or {}).get(b"qts")
+            for batch in file.iter_batches(_ROWS, use_threads=False):
+                names = batch.schema.names
+                values = {name: _arrow_values(arrow, batch.column(name)) for name in names}
+                raw = RawColumns(values, partial(_row, path, row))
+                if metadata is None:
+                    yield convert_columns(raw, layout, str(path))
+                else:
+                    yield _catalogue_rows(raw, metadata)
+                row += batch.num_rows
     except arrow.ArrowException as error:
         raise RefusedError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
@@ -205,11 +207,30 @@ def _arrow_values(arrow: Any, column: Any) -> Any:
     types = arrow.types
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    is_whole = not column.null_count
+    if is_whole and types.is_timestamp(column.type) and column.type.tz is not None:
+        return _instants(arrow, column)
+    if is_whole and (types.is_string(column.type) or types.is_large_string(column.type)):
+        encoded = column.dictionary_encode()
+        return Texts(np.from_dlpack(encoded.indices), encoded.dictionary.to_pylist())
     if types.is_timestamp(column.type):
-        return column.cast(arrow.timestamp("us", column.type.tz), safe=False).to_pylist()
-    if (types.is_integer(column.type) or types.is_floating(column.type)) and not column.null_count:
-        return np.asarray(column.to_numpy(zero_copy_only=False))
+        return _datetimes(arrow, column)
+    if (types.is_integer(column.type) or types.is_floating(column.type)) and is_whole:
+        return np.from_dlpack(column)  # to_numpy imports pandas, which takes 70 MB
     return ["" if each is None else each for each in column.to_pylist()]
+
+
+def _datetimes(arrow: Any, column: Any) -> list[Any]:
+    found: list[Any] = column.cast(arrow.timestamp("us", column.type.tz), safe=False).to_pylist()
+    return found
+
+
+def _instants(arrow: Any, column: Any) -> Any:
+    whole = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
+    numbers = np.from_dlpack(whole.cast(arrow.int64()))
+    if np.abs(numbers).max(initial=0) > _EXACT:
+        return _datetimes(arrow, column)
+    return Instants(numbers, partial(_datetimes, arrow, column))
 
 
 def pyarrow_module(module: str) -> Any:

@@ -34,19 +34,25 @@ class PositionState(msgspec.Struct, frozen=True, kw_only=True):
         delta = fill.quantity * fill.side.sign
         quantity = self.quantity + delta
         fees = self.fees + fill.fee
-        if self.quantity * delta >= 0:  # opens, or adds to the same side
+        if not self.quantity:
+            return PositionState(
+                quantity=quantity,
+                average_price=_cut(fill.price),
+                realised_pnl=self.realised_pnl,
+                fees=fees,
+                opened_at=fill.at,
+            )
+        if self.quantity * delta >= 0:  # adds to the same side
             cost = _EXACT.add(
                 _EXACT.multiply(abs(self.quantity), self.average_price),
                 _EXACT.multiply(fill.quantity, fill.price),
             )
-            average = _cut(_EXACT.divide(cost, abs(quantity)))
-            opened_at = self.opened_at if self.quantity else fill.at
             return PositionState(
                 quantity=quantity,
-                average_price=average,
+                average_price=_cut(_EXACT.divide(cost, abs(quantity))),
                 realised_pnl=self.realised_pnl,
                 fees=fees,
-                opened_at=opened_at,
+                opened_at=self.opened_at,
             )
         closed = min(abs(self.quantity), fill.quantity)
         direction = 1 if self.quantity > 0 else -1
@@ -75,6 +81,17 @@ def apply_fills(
 
 def _cut(value: Decimal) -> Decimal:
     return value.quantize(_PLACES, context=_EXACT)
+
+
+def quantities_between(now: Decimal, fills: Sequence[Decimal], before: Decimal) -> set[Decimal]:
+    """Return a position's quantities from `before` until now; `fills` are the newest first."""
+    found = {now}
+    for fill in fills:
+        if now == before:
+            break
+        now -= fill
+        found.add(now)
+    return found
 
 
 class PositionMismatch(msgspec.Struct, frozen=True):

@@ -188,7 +188,7 @@ class OpenOrder(msgspec.Struct, frozen=True):
 class AccountState(msgspec.Struct, frozen=True):
     """Positions, pending orders and the day's counts of an account, read at one moment."""
 
-    held: dict[str, Position]
+    held: Mapping[str, Position]
     pending: tuple[OpenOrder, ...]
     orders_today: int
     orders_last_minute: int

@@ -29,17 +29,8 @@ class StepFailedError(OperationError):
         self.code = code
 
 
-class SymbolCalc(msgspec.Struct, frozen=True):
-    symbol: str
-    price: Decimal
-    quantity: Decimal
-    exposure_value: Decimal
-    exposure_pct: Decimal
-    unrealized_pnl: Decimal
-
-
 class Calc(msgspec.Struct, frozen=True):
-    symbols: Mapping[str, SymbolCalc]
+    values: Mapping[str, Decimal]  # of the positions, by symbol; signed
     total_equity: Decimal
     total_exposure: Decimal
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from qts.domain import Instrument, Instruments, OrderType, Side, TimeInForce
+from qts.domain import Instrument, Instruments, OrderType, Side, TimeInForce, exact_decimal
 from qts.pipeline.cycle import Calc, Cycle, Evaluation, StepFailedError
 from qts.risk import RiskLimits, StrategyLimits
 from qts.strategies import Signal, View
+
+_ZERO = Decimal(0)
+_NO_LIMITS = StrategyLimits()
 
 
 def evaluate(
@@ -31,20 +34,23 @@ def evaluate(
     for signal in given:
         if not isinstance(signal, Signal):
             raise StepFailedError("FS030", f"the strategy returned {signal!r}, not a Signal")
+    key, owners = cycle.strategy_key, owners or {}
     refused = dict.fromkeys(_contradicted(given), "GR030 bought and sold at once")
     for signal in given:
-        owner = (owners or {}).get(signal.symbol, cycle.strategy_key)
-        if owner != cycle.strategy_key:
+        if (owner := owners.get(signal.symbol, key)) != key:
             refused[signal.symbol] = f"strategy {owner} holds it"
-    own = limits.strategies.get(cycle.strategy_key, StrategyLimits())
-    used = _values_of(cycle.strategy_key, cycle.raw, cycle.calc, owners or {})
+    own = limits.strategies.get(key, _NO_LIMITS)
+    has_capital = own.capital is not None
+    used = _values_of(key, cycle.raw, cycle.calc, owners) if has_capital else {}
     sizing = _Sizing(cycle.raw, cycle.calc, _tightened(limits, own), instruments, own, used)
-    found = tuple(sizing.evaluate(signal, refused.get(signal.symbol, "")) for signal in given)
-    return replace(cycle, evaluations=found)
+    found = [sizing.evaluate(signal, refused.get(signal.symbol, "")) for signal in given]
+    return replace(cycle, evaluations=tuple(found))
 
 
 def _contradicted(signals: list[Signal]) -> set[str]:
     """Return symbols that one cycle would both buy and sell (GR030)."""
+    if len(signals) < 2:
+        return set()
     by_symbol: dict[str, list[Signal]] = {}
     for signal in signals:
         by_symbol.setdefault(signal.symbol, []).append(signal)
@@ -69,7 +75,7 @@ def contradict(signals: Iterable[Signal]) -> bool:
     return bool(bids and asks) and max(bids) >= min(asks)
 
 
-class _Sizing(NamedTuple):
+class _Sizing(msgspec.Struct, frozen=True):
     view: View
     calc: Calc
     limits: RiskLimits
@@ -78,55 +84,68 @@ class _Sizing(NamedTuple):
     used: Mapping[str, Decimal]  # what the strategy holds and buys, by symbol
 
     def evaluate(self, signal: Signal, refusal: str) -> Evaluation:
-        price, none = _price(signal, self.view), Decimal(0)
-        held, instrument = self.view.quantity(signal.symbol), self.instruments[signal.symbol]
-        reason = refusal or self._refusal(signal, held, price, instrument)
+        price, held = _price(signal, self.view), self.view.quantity(signal.symbol)
+        reduces, instrument = held * signal.side.sign < 0, self.instruments[signal.symbol]
+        reason = refusal or self._refusal(signal, reduces, price, instrument)
         if reason or price is None:
-            return Evaluation(signal, price, none, none, none, reason)
-        recommended = self._recommended(signal, held, price)
-        allowed = _allowed(signal, held, recommended, price, self.limits, instrument)
-        final = _fitting(signal, held, allowed, price, self.calc, self.limits)
-        if not _reduces(signal, held):
-            final = min(final, self._own_capacity(signal.symbol) / price)
-        if final != abs(held) or not _reduces(signal, held):  # odd lots are sold with the rest
+            return Evaluation(signal, price, _ZERO, _ZERO, _ZERO, reason)
+        most = abs(held) if reduces else self.limits.max_order_value / price
+        recommended = self._recommended(signal, price, most)
+        if reduces:
+            allowed = final = _reduction(recommended, most, price, instrument)
+        else:
+            is_short = signal.side is Side.SELL and not self.limits.short_selling
+            allowed = _ZERO if is_short else min(recommended, most, self.limits.max_quantity)
+            final = self._fitting(signal.symbol, allowed, price)
+        if not reduces or final != abs(held):  # odd lots are sold with the rest
             final = instrument.floor_to_lot(final)
         reason = "" if final > 0 else "nothing left within the limits"
         return Evaluation(signal, price, recommended, allowed, final, reason)
 
-    def _own_capacity(self, symbol: str) -> Decimal:
-        """Return what the strategy's own capital leaves for a symbol, in won."""
-        left, one = [Decimal("Infinity")], self.own.capital_per_symbol
-        if self.own.capital is not None:
-            left.append(self.own.capital - sum(self.used.values(), Decimal(0)))
-        if one is not None:
-            left.append(one - self.used.get(symbol, Decimal(0)))
-        return max(Decimal(0), min(left))
+    def _fitting(self, symbol: str, allowed: Decimal, price: Decimal) -> Decimal:
+        """Apply the exposure limits of the symbol and of the portfolio, and the own capital."""
+        here, equity = self.calc.values.get(symbol, _ZERO), self.calc.total_equity
+        capacity = min(
+            equity * self.limits.max_symbol_exposure - abs(here),
+            equity * self.limits.max_exposure - self.calc.total_exposure,
+        )
+        fitting = max(_ZERO, min(allowed, capacity / price))
+        if self.own.capital is None:
+            return fitting
+        return min(fitting, self._own_capacity(self.own.capital, symbol) / price)
 
-    def _recommended(self, signal: Signal, held: Decimal, price: Decimal) -> Decimal:
-        """Return the quantity that the signal asks for."""
+    def _own_capacity(self, capital: Decimal, symbol: str) -> Decimal:
+        """Return what the strategy's own capital leaves for a symbol, in won."""
+        left, one = capital - sum(self.used.values(), _ZERO), self.own.capital_per_symbol
+        if one is not None:
+            left = min(left, one - self.used.get(symbol, _ZERO))
+        return max(_ZERO, left)
+
+    def _recommended(self, signal: Signal, price: Decimal, most: Decimal) -> Decimal:
+        """Return the quantity that the signal asks for; without a size, the most."""
         if signal.quantity is not None:
-            return max(signal.quantity, Decimal(0))
+            return max(signal.quantity, _ZERO)
         if signal.value is not None:
             return signal.value / price
         if signal.share is not None:
             return self.calc.total_equity * signal.share / price
         if signal.risk is not None and signal.stop is not None:
             return self.calc.total_equity * signal.risk / abs(price - signal.stop)
-        return abs(held) if _reduces(signal, held) else self.limits.max_order_value / price
+        return most
 
     def _refusal(
-        self, signal: Signal, held: Decimal, price: Decimal | None, instrument: Instrument
+        self, signal: Signal, reduces: bool, price: Decimal | None, instrument: Instrument
     ) -> str:
-        if instrument.entry_block and not _reduces(signal, held):
+        if not reduces and instrument.entry_block:
             return f"G_INSTRUMENT {signal.symbol}: {self.instruments.entry_block(signal.symbol)}"
         if price is None:
             return "AN010 no price"
         if signal.quantity is not None and not signal.quantity.is_finite():
             return "the quantity is not a number"
-        if signal.exits is not None and (reason := _bad_exits(signal, held, price)):
+        if signal.exits is not None and (reason := _bad_exits(signal, reduces, price)):
             return reason
         rests = signal.trigger is None  # else QTS keeps it, and the order that it becomes is of DAY
-        if signal.time_in_force is TimeInForce.GTC and instrument.orders_end_with_day and rests:
+        if signal.time_in_force is TimeInForce.GTC and rests and instrument.orders_end_with_day:
             return (
                 f"time_in_force GTC: orders of {signal.symbol} end with the day;"
                 " expected IOC, FOK, DAY or seconds"
@@ -144,20 +163,18 @@ def _tightened(limits: RiskLimits, own: StrategyLimits) -> RiskLimits:
 def _values_of(key: str, view: View, calc: Calc, owners: Mapping[str, str]) -> dict[str, Decimal]:
     """Return the value of what a strategy holds and buys, by symbol."""
     found = {
-        symbol: abs(each.exposure_value)
-        for symbol, each in calc.symbols.items()
-        if owners.get(symbol) == key
+        symbol: abs(value) for symbol, value in calc.values.items() if owners.get(symbol) == key
     }
     for order in view.orders:
         if order.strategy_key == key and order.side is Side.BUY and order.trigger is None:
-            price = order.price or _tick_price(order.symbol, order.side, view) or Decimal(0)
-            found[order.symbol] = found.get(order.symbol, Decimal(0)) + order.remaining * price
+            price = order.price or _tick_price(order.symbol, order.side, view) or _ZERO
+            found[order.symbol] = found.get(order.symbol, _ZERO) + order.remaining * price
     return found
 
 
-def _bad_exits(signal: Signal, held: Decimal, price: Decimal) -> str:
+def _bad_exits(signal: Signal, reduces: bool, price: Decimal) -> str:
     """Return why the stop and target do not fit an entry at this price; empty: they do."""
-    if signal.intent_type.is_exit or _reduces(signal, held):
+    if signal.intent_type.is_exit or reduces:
         return "stop, target and trail belong to an entry"
     for name, level, sign in (("stop", signal.stop, 1), ("target", signal.target, -1)):
         if level is not None and (price - level) * signal.side.sign * sign <= 0:
@@ -178,46 +195,10 @@ def _tick_price(symbol: str, side: Side, view: View) -> Decimal | None:
     tick = view.ticks.get(symbol)
     if tick is None or not tick.price > 0:
         return None
-    return Decimal(str((tick.ask if side is Side.BUY else tick.bid) or tick.price))
+    return exact_decimal((tick.ask if side is Side.BUY else tick.bid) or tick.price)
 
 
-def _reduces(signal: Signal, held: Decimal) -> bool:
-    return held * signal.side.sign < 0
-
-
-def _allowed(
-    signal: Signal,
-    held: Decimal,
-    quantity: Decimal,
-    price: Decimal,
-    limits: RiskLimits,
-    instrument: Instrument,
-) -> Decimal:
-    """Apply the limits of one order; a sale is limited to the position, and leaves no dust."""
-    if _reduces(signal, held):
-        rest = (abs(held) - quantity) * price
-        leaves_dust = rest < instrument.min_order_value
-        return abs(held) if leaves_dust else min(quantity, abs(held))
-    if signal.side is Side.SELL and not limits.short_selling:
-        return Decimal(0)
-    return min(quantity, limits.max_order_value / price, limits.max_quantity)
-
-
-def _fitting(
-    signal: Signal,
-    held: Decimal,
-    allowed: Decimal,
-    price: Decimal,
-    calc: Calc,
-    limits: RiskLimits,
-) -> Decimal:
-    """Apply the exposure limits of the symbol and of the portfolio."""
-    if _reduces(signal, held):
-        return allowed
-    here = calc.symbols.get(signal.symbol)
-    used = abs(here.exposure_value) if here else Decimal(0)
-    capacity = min(
-        calc.total_equity * limits.max_symbol_exposure - used,
-        calc.total_equity * limits.max_exposure - calc.total_exposure,
-    )
-    return max(Decimal(0), min(allowed, capacity / price))
+def _reduction(quantity: Decimal, held: Decimal, price: Decimal, instrument: Instrument) -> Decimal:
+    """Limit what reduces a position to what is held; it leaves no dust."""
+    leaves_dust = (held - quantity) * price < instrument.min_order_value
+    return held if leaves_dust else min(quantity, held)

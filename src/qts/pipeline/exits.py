@@ -57,7 +57,12 @@ class StopExitHandler:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rejected: Counter[str] = Counter()  # in a row, by symbol
+        self._held_until: asyncio.Event | None = None
         self.count = 0
+
+    def hold_until(self, event: asyncio.Event) -> None:
+        """Submit no exit before the event: the stops of a takeover watch unreconciled positions."""
+        self._held_until = event
 
     def __call__(self, event: Event) -> None:
         self._pause_strategies()
@@ -83,6 +88,10 @@ class StopExitHandler:
         sold nor on its way out. While all of it is, nothing is ordered. Where nothing was placed,
         and for an exit of everything that did not fill, the stop fires again.
         """
+        if self._held_until is not None:
+            await self._held_until.wait()
+            if not self._held(event.payload.symbol):  # it was sold before the takeover
+                return
         proposal = self._proposal(event)
         symbol, held = proposal.symbol, self._held(proposal.symbol)
         leave = max(held - proposal.quantity, Decimal(0))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from qts.domain import (
     MANUAL,
     Account,
@@ -25,11 +27,13 @@ from qts.domain import (
     OrderSnapshot,
     Position,
     Tick,
+    exact_decimal,
 )
 from qts.pipeline.decision_journal import FillEntry, OrderEntry, OwnerEntry, StartEntry
 from qts.strategies import View
 
 V = TypeVar("V")
+_ZERO = Decimal(0)
 AccountChange = FillEntry | StartEntry | OwnerEntry | OrderEntry
 
 
@@ -49,23 +53,25 @@ class PortfolioState(NamedTuple):
     def after(self, change: AccountChange) -> PortfolioState:
         match change:
             case FillEntry():
-                held = Position(change.symbol, change.quantity, change.average_price)
-                return self._replace(
-                    cash=change.cash,
-                    positions=_with(self.positions, change.symbol, held if held.quantity else None),
-                    owners=self.owners
-                    if held.quantity
-                    else _with(self.owners, change.symbol, None),
-                )
+                symbol, owners = change.symbol, self.owners
+                held = Position(symbol, change.quantity, change.average_price)
+                if change.quantity:
+                    positions = _with(self.positions, symbol, held)
+                else:
+                    positions = _with(self.positions, symbol, None)
+                    owners = _with(owners, symbol, None)
+                return PortfolioState(change.cash, positions, owners, self.orders)
             case StartEntry():
                 held_by = {each.symbol: each for each in change.positions if each.quantity}
                 return self._replace(cash=change.cash, positions=held_by)
             case OwnerEntry():
                 owner = change.strategy_key or None
-                return self._replace(owners=_with(self.owners, change.symbol, owner))
+                owners = _with(self.owners, change.symbol, owner)
+                return PortfolioState(self.cash, self.positions, owners, self.orders)
             case OrderEntry(order, is_open):
                 kept = order if is_open else None
-                return self._replace(orders=_with(self.orders, order.intent_id, kept))
+                orders = _with(self.orders, order.intent_id, kept)
+                return PortfolioState(self.cash, self.positions, self.owners, orders)
 
 
 class RunState(NamedTuple):
@@ -75,9 +81,9 @@ class RunState(NamedTuple):
     number: int = 0  # of changes so far
 
     def after(self, change: AccountChange) -> RunState:
-        changed, number = list(self.accounts), change.account
-        changed[number] = changed[number].after(change)
-        return RunState(tuple(changed), self.number + 1)
+        accounts, number = self.accounts, change.account
+        changed = accounts[number].after(change)
+        return RunState((*accounts[:number], changed, *accounts[number + 1 :]), self.number + 1)
 
     @property
     def merged(self) -> PortfolioState:
@@ -121,6 +127,13 @@ class PortfolioStore:
             change = make(self.state.accounts[account])
             self._commit(change, self.state.after(change))
 
+    def replace(self, account: int, state: PortfolioState) -> None:
+        """Replace the state of an account by that of the process that trades it."""
+        with self._changing:
+            accounts = list(self.state.accounts)
+            accounts[account] = state
+            self.state = RunState(tuple(accounts), self.state.number + 1)
+
     def _commit(self, _change: AccountChange, state: RunState) -> None:
         self.state = state
 
@@ -143,6 +156,15 @@ class PortfolioStore:
             books=self.books,
             orders=tuple(state.orders.values()),
         )
+
+
+class Valuation(msgspec.Struct, frozen=True):
+    """Money of an account, and the last prices of its positions behind it."""
+
+    cash: Decimal
+    equity: Decimal
+    unrealised: Decimal
+    prices: Mapping[str, Decimal]
 
 
 class Portfolio:
@@ -252,12 +274,20 @@ class Portfolio:
     def equity(self) -> Decimal:
         return equity_of(self._state, self.last_tick)
 
+    def valuation(self) -> Valuation:
+        """Return the money of one state at the last prices."""
+        state, prices = self._state, dict[str, Decimal]()
+        value = unrealised = _ZERO
+        for symbol, each in state.positions.items():
+            price = prices[symbol] = _price(each, self.last_tick)
+            value += price * each.quantity
+            unrealised += (price - each.average_price) * each.quantity
+        equity = state.cash + value if prices else state.cash
+        return Valuation(state.cash, equity, unrealised, prices)
+
     @property
     def unrealised(self) -> Decimal:
-        held = self._state.positions.values()
-        return sum(
-            ((self.price(each) - each.average_price) * each.quantity for each in held), Decimal(0)
-        )
+        return self.valuation().unrealised
 
     def view(self) -> View:
         return self._store.view(self.account)
@@ -289,21 +319,25 @@ LastTick = Callable[[str], Tick | None]
 
 def _price(position: Position, last_tick: LastTick) -> Decimal:
     tick = last_tick(position.symbol)
-    return Decimal(str(tick.price)) if tick else position.average_price
+    return exact_decimal(tick.price) if tick else position.average_price
 
 
 def equity_of(state: PortfolioState, last_tick: LastTick) -> Decimal:
     """Return the cash and the positions at their last prices, or at cost without one."""
-    values = (_price(each, last_tick) * each.quantity for each in state.positions.values())
-    return state.cash + sum(values, Decimal(0))
+    if not state.positions:
+        return state.cash
+    value = _ZERO
+    for each in state.positions.values():
+        value += _price(each, last_tick) * each.quantity
+    return state.cash + value
 
 
 def account_of(state: PortfolioState) -> Account:
-    holdings = tuple(
+    holdings = [
         Holding(symbol=each.symbol, quantity=each.quantity, average_price=each.average_price)
         for each in state.positions.values()
-    )
-    return Account(cash=state.cash, holdings=holdings)
+    ]
+    return Account(cash=state.cash, holdings=tuple(holdings))
 
 
 def _with(values: Mapping[str, V], name: str, value: V | None) -> Mapping[str, V]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime
 from decimal import Context, Decimal
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from qts import telemetry
 from qts.cache import Cache, CachedPrice
 from qts.database import Database
-from qts.domain import AccountKey, Clock, OperationError, Side
+from qts.domain import AccountKey, Clock, OperationError, Side, exact_decimal
 from qts.orders import AccountState, OpenOrder, load_account_state
 from qts.pipeline.portfolio import Portfolio
 from qts.risk import (
@@ -34,12 +34,19 @@ _ZERO = Decimal(0)
 _EXACT = Context(prec=100)  # sums as PostgreSQL computes them
 
 
-def symbol_values(account: AccountState, portfolio: Portfolio) -> dict[str, Decimal]:
-    """Return the value of each symbol at the last prices; pending buys count as filled."""
-    values: dict[str, Decimal] = {
-        name: abs(position.quantity) * _price(portfolio, name, position.average_price)
-        for name, position in account.held.items()
-    }
+def symbol_values(
+    account: AccountState, portfolio: Portfolio, prices: Mapping[str, Decimal] | None = None
+) -> dict[str, Decimal]:
+    """Return the value of each symbol at the last prices; pending buys count as filled.
+
+    `prices` are those that are known already.
+    """
+    values: dict[str, Decimal] = {}
+    for name, position in account.held.items():
+        price = prices.get(name) if prices else None
+        if price is None:
+            price = _price(portfolio, name, position.average_price)
+        values[name] = abs(position.quantity) * price
     for order in account.pending:
         if order.side is Side.BUY:
             value = order.remaining * (order.price or _price(portfolio, order.symbol, _ZERO))
@@ -54,28 +61,40 @@ def compute_exposure(
 
     A symbol counts for the strategy that holds or buys it: it has one owner at a time.
     """
-    values, owners = symbol_values(account, portfolio), portfolio.owners
-    own = {name: value for name, value in values.items() if owners.get(name) == strategy_key}
-    pending = [order for order in account.pending if order.symbol == symbol]
-    position = account.held.get(symbol)
+    money, owners = portfolio.valuation(), portfolio.owners
+    values = symbol_values(account, portfolio, money.prices)
+    total = own_total = buying = selling = _ZERO
+    open_symbols = own_symbols = unknown = 0
+    for name, value in values.items():
+        total += value
+        open_symbols += value >= portfolio.instruments[name].min_order_value
+        if owners.get(name) == strategy_key:
+            own_total += value
+            own_symbols += 1
+    for order in account.pending:
+        if order.symbol == symbol:
+            unknown += order.unknown
+            if order.side is Side.BUY:
+                buying = _EXACT.add(buying, order.remaining)
+            else:
+                selling = _EXACT.add(selling, order.remaining)
+    here, position = values.get(symbol, _ZERO), account.held.get(symbol)
     return Exposure(
         position=position.quantity if position else _ZERO,
-        pending_buy=_remaining(pending, Side.BUY),
-        pending_sell=_remaining(pending, Side.SELL),
-        symbol_value=values.get(symbol, _ZERO),
-        total_value=sum(values.values(), _ZERO),
-        open_symbols=sum(
-            value >= portfolio.instruments[name].min_order_value for name, value in values.items()
-        ),
-        cash=portfolio.cash,
-        equity=portfolio.equity,
-        daily_pnl=account.earned_today + portfolio.unrealised,
+        pending_buy=buying,
+        pending_sell=selling,
+        symbol_value=here,
+        total_value=total,
+        open_symbols=open_symbols,
+        cash=money.cash,
+        equity=money.equity,
+        daily_pnl=account.earned_today + money.unrealised,
         orders_today=account.orders_today,
         orders_last_minute=account.orders_last_minute,
-        symbol_unknown=sum(order.unknown for order in pending),
-        strategy_value=sum(own.values(), _ZERO),
-        strategy_symbols=len(own),
-        strategy_symbol_value=own.get(symbol, _ZERO),
+        symbol_unknown=unknown,
+        strategy_value=own_total,
+        strategy_symbols=own_symbols,
+        strategy_symbol_value=here if owners.get(symbol) == strategy_key else _ZERO,
         strategy_orders_today=account.orders_of.get(strategy_key, 0),
     )
 
@@ -101,7 +120,7 @@ def account_facts(
 
 def _price(portfolio: Portfolio, symbol: str, default: Decimal) -> Decimal:
     tick = portfolio.last_tick(symbol)
-    return Decimal(str(tick.price)) if tick else default
+    return exact_decimal(tick.price) if tick else default
 
 
 def _remaining(orders: Iterable[OpenOrder], side: Side) -> Decimal:
@@ -300,6 +319,6 @@ class RiskSnapshotReader:
         tick = portfolio.last_tick(symbol)
         if tick is None:
             return None
-        last, bid, ask = (Decimal(str(each)) for each in (tick.price, tick.bid, tick.ask))
+        last, bid, ask = map(exact_decimal, (tick.price, tick.bid, tick.ask))
         age_ms, base = portfolio.age_ms(tick), self._sources.base(symbol)
         return QuoteSnapshot(last=last, bid=bid, ask=ask, age_ms=age_ms, base=base)

@@ -116,29 +116,29 @@ class StopOrderBook:
     """Stop orders that wait, by symbol; each in the order of its arrival."""
 
     def __init__(self) -> None:
-        self._by_symbol: dict[str, dict[UUID, StopOrder]] = {}
+        self.by_symbol: dict[str, dict[UUID, StopOrder]] = {}
 
     def __contains__(self, symbol: object) -> bool:
-        return symbol in self._by_symbol
+        return symbol in self.by_symbol
 
     def __iter__(self) -> Iterator[StopOrder]:
-        for orders in self._by_symbol.values():
+        for orders in self.by_symbol.values():
             yield from orders.values()
 
     def of(self, symbol: str) -> tuple[StopOrder, ...]:
-        return tuple(self._by_symbol.get(symbol, {}).values())
+        return tuple(self.by_symbol.get(symbol, {}).values())
 
     def get(self, id_: UUID) -> StopOrder | None:
         return next((each for each in self if each.id == id_), None)
 
     def add(self, order: StopOrder) -> None:
-        self._by_symbol.setdefault(order.proposal.symbol, {})[order.id] = order
+        self.by_symbol.setdefault(order.proposal.symbol, {})[order.id] = order
 
     def remove(self, order: StopOrder) -> None:
         symbol = order.proposal.symbol
-        del self._by_symbol[symbol][order.id]
-        if not self._by_symbol[symbol]:
-            del self._by_symbol[symbol]
+        del self.by_symbol[symbol][order.id]
+        if not self.by_symbol[symbol]:
+            del self.by_symbol[symbol]
 
     def reached(self, symbol: str, price: float) -> list[StopOrder]:
         """Return the orders of a symbol that a trade at this price triggers."""

@@ -11,7 +11,7 @@ import reprlib
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any, Literal, NamedTuple
@@ -91,20 +91,23 @@ Moment = Literal["on_start", "on_timer", "on_stop"]
 
 
 class CallResult(NamedTuple):
-    instructions: list[Instruction]
+    instructions: Sequence[Instruction]
     error: CallError | None
+
+
+_NOTHING = CallResult((), None)
 
 
 def call_strategy(
     method: Callable[..., Iterable[Instruction] | None], *arguments: Any
 ) -> CallResult:
     """Return what a call returned, and its first mistake if it made one."""
-    bad: CallError | None = None
-    signals: list[Instruction] = []
     try:
         found = method(*arguments)
         if not found:
-            return CallResult(signals, None)
+            return _NOTHING
+        bad: CallError | None = None
+        signals: list[Instruction] = []
         items = _items(found)
         if items is None:
             text = f"returned {_shown.repr(found)}; expected a list of signals"

@@ -1,19 +1,19 @@
 """The pre-trade gate: checks a proposal against every rule and approves it if none refuses.
 
-A rule yields reasons for one input. Exits, which only reduce a position, are exempt from rules
+A rule states its reasons for one input. Exits, which only reduce a position, are exempt from rules
 about new exposure: closing a losing position must never wait for a limit. A rule that raises
 refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 
 import msgspec
 
 from qts import telemetry
-from qts.domain import Instrument, OrderType, Side
+from qts.domain import OrderType, Side
 from qts.risk.limits import RiskLimits
 from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, RiskSnapshot, approve
 
@@ -71,129 +71,127 @@ GUARDRAILS: dict[str, str] = {
 
 
 class RuleInput(msgspec.Struct, frozen=True):
+    """What every rule looks at; `price` is the worst one per unit, as far as it is known."""
+
     proposal: OrderProposal
     snapshot: RiskSnapshot
     limits: RiskLimits
+    is_exit: bool
+    price: Decimal | None
 
-    @property
-    def instrument(self) -> Instrument:
-        return self.snapshot.instrument
-
-    @property
-    def is_exit(self) -> bool:
-        return self.proposal.intent_type.is_exit
-
-    @property
-    def price(self) -> Decimal | None:
-        """The worst price per unit, as far as it is known."""
-        proposal, market = self.proposal, self.snapshot.market
-        if proposal.price is not None:
-            return proposal.price
-        if market is None:
-            return None
-        return market.ask if proposal.side is Side.BUY else market.bid
+    @classmethod
+    def of(cls, proposal: OrderProposal, snapshot: RiskSnapshot, limits: RiskLimits) -> RuleInput:
+        price, market = proposal.price, snapshot.market
+        if price is None and market is not None:
+            price = market.ask if proposal.side.sign > 0 else market.bid
+        return cls(proposal, snapshot, limits, proposal.intent_type.is_exit, price)
 
     @property
     def value(self) -> Decimal | None:
         return None if self.price is None else self.price * self.proposal.quantity
 
 
-Rule = Callable[[RuleInput], Iterator[tuple[str, str]]]
+Refuse = Callable[[str, str], None]  # takes a code and its detail
+Rule = Callable[[RuleInput, Refuse], None]
 
 
-def _well_formed(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _well_formed(given: RuleInput, refuse: Refuse) -> None:
     quantity, price = given.proposal.quantity, given.proposal.price
     if not quantity.is_finite() or quantity <= 0:
-        yield "G_QUANTITY", f"quantity {quantity}"
-    elif quantity % given.instrument.lot and not _closes(given):
-        yield "G_QUANTITY", f"quantity {quantity}, the lot is {given.instrument.lot:f}"
+        refuse("G_QUANTITY", f"quantity {quantity}")
+    elif quantity % given.snapshot.instrument.lot and not _closes(given):
+        refuse("G_QUANTITY", f"quantity {quantity}, the lot is {given.snapshot.instrument.lot:f}")
     if (given.proposal.type is OrderType.LIMIT) != (price is not None):
-        yield "G_PRICE", f"{given.proposal.type} with price {price}"
+        refuse("G_PRICE", f"{given.proposal.type} with price {price}")
     if price is None:
         return
     if not price.is_finite() or price <= 0:
-        yield "G_PRICE", f"price {price}"
-    elif not given.instrument.ticks.has(price):
-        yield "G_TICK", f"price {price} is between two ticks"
+        refuse("G_PRICE", f"price {price}")
+    elif not given.snapshot.instrument.ticks.has(price):
+        refuse("G_TICK", f"price {price} is between two ticks")
 
 
-def _tradable(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _tradable(given: RuleInput, refuse: Refuse) -> None:
     """Check that the instrument may be bought; what is held can always be sold."""
-    block = given.instrument.entry_block
-    if block and not given.is_exit and not _reduces(given):
-        yield "G_INSTRUMENT", f"{given.proposal.symbol}: {block}"
+    if given.is_exit:
+        return
+    block = given.snapshot.instrument.entry_block
+    if block and not _reduces(given):
+        refuse("G_INSTRUMENT", f"{given.proposal.symbol}: {block}")
 
 
-def _switches(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _switches(given: RuleInput, refuse: Refuse) -> None:
     switches = given.snapshot.switches
     if not switches.account_enabled:
-        yield "G_KILL_SWITCH", "all trading is switched off"
+        refuse("G_KILL_SWITCH", "all trading is switched off")
     if not switches.strategy_enabled and not given.is_exit:
-        yield "G_STRATEGY_OFF", f"{given.proposal.strategy_key} is switched off"
+        refuse("G_STRATEGY_OFF", f"{given.proposal.strategy_key} is switched off")
     if not switches.reconciled:
-        yield "G_NOT_RECONCILED", "not reconciled since the start"
+        refuse("G_NOT_RECONCILED", "not reconciled since the start")
     if not switches.session_open:
-        yield "G_SESSION", "closed"
+        refuse("G_SESSION", "closed")
     if not switches.clock_synced and not given.is_exit:
-        yield "G_CLOCK", "set the clock of this machine: run NTP"
+        refuse("G_CLOCK", "set the clock of this machine: run NTP")
     if switches.safety not in ("NORMAL", "WARNING") and not given.is_exit:
-        yield "G_SAFETY", f"the state is {switches.safety}"
+        refuse("G_SAFETY", f"the state is {switches.safety}")
     if not switches.market_active and not given.is_exit:
-        yield "G_MARKET_SUSPENDED", f"{given.proposal.symbol} is suspended"
+        refuse("G_MARKET_SUSPENDED", f"{given.proposal.symbol} is suspended")
     if switches.frozen and not given.proposal.intent_type.is_protective:
-        yield "G_FROZEN", f"{given.proposal.symbol} is frozen until the operator resumes it"
+        refuse("G_FROZEN", f"{given.proposal.symbol} is frozen until the operator resumes it")
     if not switches.watched and not given.is_exit:
-        yield "G_NO_STOPS", f"{given.proposal.symbol} was adopted without stops"
+        refuse("G_NO_STOPS", f"{given.proposal.symbol} was adopted without stops")
     if given.snapshot.exposure.symbol_unknown and not given.is_exit:
-        yield "G_UNKNOWN", f"{given.snapshot.exposure.symbol_unknown} with unknown outcome"
+        refuse("G_UNKNOWN", f"{given.snapshot.exposure.symbol_unknown} with unknown outcome")
 
 
-def _fresh(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _fresh(given: RuleInput, refuse: Refuse) -> None:
     market, limit = given.snapshot.market, given.limits.max_price_age_ms
     if given.snapshot.now >= given.proposal.expires_at:
-        yield "G_EXPIRED", f"it expired at {given.proposal.expires_at:%H:%M:%S}"
+        refuse("G_EXPIRED", f"it expired at {given.proposal.expires_at:%H:%M:%S}")
     if market is None:
         if not given.is_exit:
-            yield "G_NO_PRICE", f"none of {given.proposal.symbol}"
+            refuse("G_NO_PRICE", f"none of {given.proposal.symbol}")
     elif not 0 <= market.age_ms <= limit and not given.is_exit:
-        yield "G_STALE_PRICE", f"{market.age_ms:.0f} ms old, {limit:g} allowed"
+        refuse("G_STALE_PRICE", f"{market.age_ms:.0f} ms old, {limit:g} allowed")
 
 
-def _prices(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _prices(given: RuleInput, refuse: Refuse) -> None:
     price, market = given.proposal.price, given.snapshot.market
     if price is None or market is None:
         return
-    limits = given.instrument.daily_limits(market.base) if market.base is not None else None
+    limits = (
+        given.snapshot.instrument.daily_limits(market.base) if market.base is not None else None
+    )
     if limits is not None:
         low, high = limits
         if not low <= price <= high:
-            yield "G_DAY_LIMIT", f"price {price}, today {low} to {high}"
+            refuse("G_DAY_LIMIT", f"price {price}, today {low} to {high}")
     band = market.last * given.limits.price_band
     if abs(price - market.last) > band:
-        yield "G_BAND", f"price {price}, the market is at {market.last}"
+        refuse("G_BAND", f"price {price}, the market is at {market.last}")
 
 
-def _size(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _size(given: RuleInput, refuse: Refuse) -> None:
     quantity, value, limits = given.proposal.quantity, given.value, given.limits
-    minimum = given.instrument.min_order_value
+    minimum = given.snapshot.instrument.min_order_value
     if given.is_exit:
         if value is not None and value < minimum:
-            yield "G_DUST", f"{value:.0f} won, {minimum} at least"
+            refuse("G_DUST", f"{value:.0f} won, {minimum} at least")
         return
     if quantity > limits.max_quantity:
-        yield "G_MAX_QUANTITY", f"{quantity}, {limits.max_quantity} allowed"
+        refuse("G_MAX_QUANTITY", f"{quantity}, {limits.max_quantity} allowed")
     if value is None:
         return
     if value > limits.max_order_value:
-        yield "G_MAX_VALUE", f"{value:.0f} won, {limits.max_order_value} allowed"
+        refuse("G_MAX_VALUE", f"{value:.0f} won, {limits.max_order_value} allowed")
     if value < limits.min_order_value:
-        yield "G_MIN_VALUE", f"{value:.0f} won, {limits.min_order_value} at least"
+        refuse("G_MIN_VALUE", f"{value:.0f} won, {limits.min_order_value} at least")
     elif value * (1 - limits.exit_margin) < minimum:
         fallen = value * (1 - limits.exit_margin)
-        yield "G_MIN_VALUE", f"{fallen:.0f} won after a fall, {minimum} can be sold"
+        refuse("G_MIN_VALUE", f"{fallen:.0f} won after a fall, {minimum} can be sold")
 
 
-def _holding(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _holding(given: RuleInput, refuse: Refuse) -> None:
     """Check that sells are covered by the position and that exits reduce it."""
     proposal, exposure = given.proposal, given.snapshot.exposure
     held, quantity = exposure.position, proposal.quantity
@@ -202,64 +200,64 @@ def _holding(given: RuleInput) -> Iterator[tuple[str, str]]:
         reduces = held > 0 if proposal.side is Side.SELL else held < 0
         if not reduces or quantity > abs(held) - pending:
             size, left = f"{held.normalize():f}", f"{pending.normalize():f}"
-            yield "G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {size}, {left} pending"
+            refuse("G_NOT_AN_EXIT", f"{proposal.side} {quantity} of {size}, {left} pending")
     elif proposal.side is Side.SELL and not given.limits.short_selling:
         free = held - exposure.pending_sell
         if quantity > free:
-            yield "G_SHORT", f"{quantity} of {free.normalize():f} that are free"
+            refuse("G_SHORT", f"{quantity} of {free.normalize():f} that are free")
 
 
-def _exposure(given: RuleInput) -> Iterator[tuple[str, str]]:
-    exposure, limits, value = given.snapshot.exposure, given.limits, given.value
-    if given.is_exit or value is None or _reduces(given):
+def _exposure(given: RuleInput, refuse: Refuse) -> None:
+    if given.is_exit or (value := given.value) is None or _reduces(given):
         return
+    exposure, limits = given.snapshot.exposure, given.limits
     whole = exposure.equity * limits.max_exposure
     if exposure.total_value + value > whole:
-        yield "G_EXPOSURE", f"{exposure.total_value + value:.0f} won, {whole:.0f} allowed"
+        refuse("G_EXPOSURE", f"{exposure.total_value + value:.0f} won, {whole:.0f} allowed")
     one = exposure.equity * limits.max_symbol_exposure
     if exposure.symbol_value + value > one:
-        yield "G_SYMBOL_EXPOSURE", f"{exposure.symbol_value + value:.0f} won, {one:.0f} allowed"
-    minimum = given.instrument.min_order_value
+        refuse("G_SYMBOL_EXPOSURE", f"{exposure.symbol_value + value:.0f} won, {one:.0f} allowed")
+    minimum = given.snapshot.instrument.min_order_value
     is_open = exposure.symbol_value > 0 and exposure.symbol_value >= minimum
     if not is_open and exposure.open_symbols >= limits.max_open_symbols:
-        yield "G_OPEN_SYMBOLS", f"{exposure.open_symbols} held, {limits.max_open_symbols} allowed"
+        refuse("G_OPEN_SYMBOLS", f"{exposure.open_symbols} held, {limits.max_open_symbols} allowed")
     if given.proposal.side is Side.BUY and value > exposure.cash:
-        yield "G_CASH", f"{value:.0f} won of {exposure.cash:.0f}"
+        refuse("G_CASH", f"{value:.0f} won of {exposure.cash:.0f}")
 
 
-def _day(given: RuleInput) -> Iterator[tuple[str, str]]:
-    exposure, limits = given.snapshot.exposure, given.limits
+def _day(given: RuleInput, refuse: Refuse) -> None:
     if given.is_exit:
         return
+    exposure, limits = given.snapshot.exposure, given.limits
     loss = exposure.equity * limits.daily_loss
     if exposure.daily_pnl <= -loss:
-        yield "G_DAILY_LOSS", f"{exposure.daily_pnl:.0f} won, {-loss:.0f} allowed"
+        refuse("G_DAILY_LOSS", f"{exposure.daily_pnl:.0f} won, {-loss:.0f} allowed")
     if exposure.orders_today >= limits.orders_per_day:
-        yield "G_DAILY_ORDERS", f"{exposure.orders_today} today"
+        refuse("G_DAILY_ORDERS", f"{exposure.orders_today} today")
     if exposure.orders_last_minute >= limits.orders_per_minute:
-        yield "G_ORDER_RATE", f"{exposure.orders_last_minute} in the last minute"
+        refuse("G_ORDER_RATE", f"{exposure.orders_last_minute} in the last minute")
 
 
-def _strategy(given: RuleInput) -> Iterator[tuple[str, str]]:
+def _strategy(given: RuleInput, refuse: Refuse) -> None:
     """Check the capital and the limits that the strategy has beside those of the account."""
-    limits, value = given.limits.strategies.get(given.proposal.strategy_key), given.value
-    if limits is None or given.is_exit or value is None or _reduces(given):
+    limits = given.limits.strategies.get(given.proposal.strategy_key)
+    if limits is None or given.is_exit or (value := given.value) is None or _reduces(given):
         return
     exposure, name = given.snapshot.exposure, given.proposal.strategy_key
     total, here = exposure.strategy_value + value, exposure.strategy_symbol_value + value
     if limits.capital is not None and total > limits.capital:
-        yield "G_CAPITAL", f"{total:.0f} won, {limits.capital} of {name}"
+        refuse("G_CAPITAL", f"{total:.0f} won, {limits.capital} of {name}")
     one = limits.capital_per_symbol
     if one is not None and here > one:
-        yield "G_STRATEGY_LIMIT", f"{here:.0f} won in one symbol, {one:.0f} allowed"
+        refuse("G_STRATEGY_LIMIT", f"{here:.0f} won in one symbol, {one:.0f} allowed")
     if limits.max_order_value is not None and value > limits.max_order_value:
-        yield "G_STRATEGY_LIMIT", f"{value:.0f} won, {limits.max_order_value} allowed"
+        refuse("G_STRATEGY_LIMIT", f"{value:.0f} won, {limits.max_order_value} allowed")
     held, orders = exposure.strategy_symbols, exposure.strategy_orders_today
     is_new = exposure.strategy_symbol_value <= 0
     if is_new and limits.max_open_symbols is not None and held >= limits.max_open_symbols:
-        yield "G_STRATEGY_LIMIT", f"{held} held, {limits.max_open_symbols} allowed"
+        refuse("G_STRATEGY_LIMIT", f"{held} held, {limits.max_open_symbols} allowed")
     if limits.orders_per_day is not None and orders >= limits.orders_per_day:
-        yield "G_STRATEGY_LIMIT", f"{orders} orders today"
+        refuse("G_STRATEGY_LIMIT", f"{orders} orders today")
 
 
 def _closes(given: RuleInput) -> bool:
@@ -294,16 +292,17 @@ class PreTradeGate:
         self._rules = rules
 
     def check(self, proposal: OrderProposal, snapshot: RiskSnapshot) -> ApprovedOrder | Refusal:
-        reasons = tuple(self._reasons(RuleInput(proposal, snapshot, self.limits)))
-        if reasons:
-            return Refusal(reasons)
-        return approve(proposal, snapshot.now, snapshot.facts)
+        given, reasons = RuleInput.of(proposal, snapshot, self.limits), list[Reason]()
 
-    def _reasons(self, given: RuleInput) -> Iterator[Reason]:
+        def refuse(code: str, detail: str) -> None:
+            reasons.append(Reason(code, f"{REASONS[code]}: {detail}"))
+
         for rule in self._rules:
             try:
-                for code, detail in rule(given):
-                    yield Reason(code, f"{REASONS[code]}: {detail}")
+                rule(given, refuse)
             except Exception as error:  # noqa: BLE001 - fails closed
                 log.error("gate rule raised; order refused", rule=rule.__name__, error=repr(error))
-                yield Reason("G_BROKEN", f"{REASONS['G_BROKEN']}: {rule.__name__}")
+                refuse("G_BROKEN", rule.__name__)
+        if reasons:
+            return Refusal(tuple(reasons))
+        return approve(proposal, snapshot.now, snapshot.facts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
-from typing import Final, final
+from typing import final
 from uuid import UUID
 
 import msgspec
@@ -124,28 +125,18 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class ApprovedOrder:
     """A proposal that passed the gate; only the gate creates one, and only it can be submitted."""
 
-    __slots__ = ("at", "facts", "proposal")
+    proposal: OrderProposal
+    at: datetime
+    seal: InitVar[object] = None
+    facts: AccountFacts | None = None  # that it was approved on
 
-    def __init__(
-        self,
-        proposal: OrderProposal,
-        at: datetime,
-        seal: object = None,
-        facts: AccountFacts | None = None,
-    ) -> None:
+    def __post_init__(self, seal: object) -> None:
         if seal is not _FROM_THE_GATE:
             raise TypeError("only the gate approves; use PreTradeGate.check")
-        self.proposal: Final = proposal
-        self.at: Final = at
-        self.facts: Final = facts  # that it was approved on
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, name):
-            raise AttributeError("an approved order is immutable")
-        super().__setattr__(name, value)
 
 
 def approve(

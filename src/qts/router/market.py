@@ -110,10 +110,12 @@ class ClosedBars:
         return ClosedBars(self.rows[keep], self.values[keep], self._symbols)
 
     def __iter__(self) -> Iterator[tuple[Bar, tuple[float, ...]]]:
-        for row, values in zip(self.rows.tolist(), self.values.tolist(), strict=True):
-            symbol, timeframe, _ticks, at, *prices = row
-            bar = Bar(self._symbols[symbol], _TIMEFRAMES[timeframe], at, *prices)
-            yield bar, tuple(values)
+        rows = self.rows
+        names = map(self._symbols.__getitem__, rows["symbol"].tolist())
+        timeframes = map(_TIMEFRAMES.__getitem__, rows["timeframe"].tolist())
+        columns = (rows[name].tolist() for name in Bar._fields[2:])
+        bars = map(Bar._make, zip(names, timeframes, *columns, strict=True))
+        return zip(bars, map(tuple, self.values.tolist()), strict=True)
 
 
 class _Subscription(NamedTuple):
@@ -223,22 +225,28 @@ class MarketPlane:
             raise RefusedError(str(error)) from None
         return self._native.waiting()
 
-    def push_bars(self, bars: Iterable[Bar], *, deliver: bool = False) -> int:
+    def push_bars(self, bars: Iterable[Bar] | Records, *, deliver: bool = False) -> int:
         """Take closed bars of subscribed symbols, oldest first, and return how many were taken.
 
-        They enter the kept bars and the indicators, as a warm-up before live ticks; with
-        `deliver` strategies receive them too. A bar is left out if its series has a later one, or
-        one that is open.
+        They may be an array of dtype `BAR`. They enter the kept bars and the indicators, as a
+        warm-up before live ticks; with `deliver` strategies receive them too. A bar is left out if
+        its series has a later one, or one that is open.
         """
-        known = [bar for bar in bars if bar.symbol in self._ids]
-        rows = [(self._ids[bar.symbol], bar.timeframe.seconds, 0, *bar[2:]) for bar in known]
-        for bar in known:
-            if not all(0 < price < math.inf for price in bar[3:7]):
-                raise RefusedError(f"{bar} has a price that is none; expected more than 0")
+        rows = bars if isinstance(bars, np.ndarray) else self._rows_of(bars)
+        prices = np.stack([rows[name] for name in _PRICES[:4]])
+        wrong = np.flatnonzero(~((prices > 0) & (prices < math.inf)).all(axis=0))
+        if len(wrong):
+            ((bar, _),) = ClosedBars(rows[wrong[:1]], np.zeros((1, 0)), self._symbols)
+            raise RefusedError(f"{bar} has a price that is none; expected more than 0")
         try:
-            return self._native.push_bars(np.array(rows, BAR).view(np.uint8), deliver)
+            return self._native.push_bars(rows.view(np.uint8), deliver)
         except ValueError as error:
             raise RefusedError(str(error)) from None
+
+    def _rows_of(self, bars: Iterable[Bar]) -> Records:
+        known = [bar for bar in bars if bar.symbol in self._ids]
+        rows = [(self._ids[bar.symbol], bar.timeframe.seconds, 0, *bar[2:]) for bar in known]
+        return np.array(rows, BAR)
 
     def advance(self, at: float) -> int:
         """Close the bars that are due at this time and return how many rows wait.

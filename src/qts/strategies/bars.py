@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,25 +112,39 @@ class WarmUpCount:
 
 
 class _Series:
-    """Rows of one series; grows up to twice the kept bars, then moves them to the front."""
+    """Rows of one series; grows up to twice the kept bars, then moves them to the front.
+
+    Rows behind `_end` are those of bars that are still to be added.
+    """
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._rows = np.zeros(min(_FIRST_ROWS, 2 * kept), BAR_COLUMNS)
-        self._end = 0
+        self._rows = np.zeros(0, BAR_COLUMNS)
+        self._end = self._known = 0
         self.values: tuple[float, ...] = ()
 
-    def add(self, row: tuple[Any, ...]) -> None:
-        if self._end == len(self._rows):
+    def add(self, bar: Bar) -> None:
+        if self._end == self._known:
+            self._write(bar[2:])
+        self._end += 1
+
+    def _write(self, row: tuple[Any, ...]) -> None:
+        if self._end >= len(self._rows):
             if self._end < 2 * self._kept:
-                rows = np.zeros(min(2 * self._end, 2 * self._kept), BAR_COLUMNS)
+                size = min(max(_FIRST_ROWS, 2 * self._end), 2 * self._kept)
+                rows = np.zeros(size, BAR_COLUMNS)
                 rows[: self._end] = self._rows
                 self._rows = rows
             else:
-                self._rows[: self._kept] = self._rows[self._end - self._kept :]
+                self._rows[: self._kept] = self._rows[self._end - self._kept : self._end]
                 self._end = self._kept
         self._rows[self._end] = row
-        self._end += 1
+        self._known = self._end + 1
+
+    def expect(self, rows: Bars) -> None:
+        """Take the rows of the next bars that are added."""
+        self._rows = np.concatenate([self.last(self._kept), rows])
+        self._end, self._known = len(self._rows) - len(rows), len(self._rows)
 
     def last(self, n: int) -> Bars:
         return self._rows[max(0, self._end - min(n, self._kept)) : self._end].copy()
@@ -151,13 +165,17 @@ class StrategyBars:
         subscription = bar_subscription(strategy)
         return cls(subscription) if subscription.timeframes else None
 
-    def add(self, bar: Bar, values: Sequence[float]) -> None:
-        key = (bar.symbol, str(bar.timeframe))
-        series = self._series.get(key)
+    def add(self, bar: Bar, values: tuple[float, ...]) -> None:
+        series = self._series.get(bar[:2])
         if series is None:
-            series = self._series[key] = _Series(self._kept)
-        series.add(bar[2:])
-        series.values = tuple(values)
+            series = self._series[bar[:2]] = _Series(self._kept)
+        series.add(bar)
+        series.values = values
+
+    def expect(self, symbol: str, timeframe: Timeframe, rows: Bars) -> None:
+        """Take the rows of the next bars of a series at once: `add` then has less to do."""
+        series = self._series.setdefault((symbol, timeframe), _Series(self._kept))
+        series.expect(rows)
 
     def bars(self, symbol: str, timeframe: str, n: int) -> Bars:
         """Return a copy of the last `n` bars, oldest first; fewer if there are not so many."""

@@ -37,7 +37,7 @@ class HistoryRules(Protocol):
 
     @property
     def simulated(self) -> bool:
-        """Whether the bars come from a simulator; they have a catalogue of their own."""
+        """Whether the bars come from a simulator; they have a separate catalogue."""
         ...
 
     @property
