@@ -23,7 +23,8 @@ from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import SystemClock
 from qts.feed import FeedConfig, Observer, QuoteIngest, Recorder
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
-from qts.venues.kis.quotes import parse_many
+from qts.venues.kis.client import Reply
+from qts.venues.kis.quotes import multi_quotes
 
 _SYMBOLS, _PER_CALL = 2500, 30
 _SCANS, _QUICK_SCANS = 4, 1
@@ -89,7 +90,7 @@ def ours(replies: list[bytes], folder: Path) -> float:
     ingest = QuoteIngest(FeedConfig(), Observer([recorder.write]), uuid.uuid4().hex)
     began = time.perf_counter()
     for body in replies:
-        for quote in parse_many(body):
+        for quote in multi_quotes(msgspec.json.decode(body, type=Reply)):
             ingest.ingest(quote, clock.monotonic_ns() / 1e9, clock.now())
     seconds = time.perf_counter() - began
     recorder.close()

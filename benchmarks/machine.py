@@ -53,14 +53,14 @@ class OtherLoad:
     def __init__(self) -> None:
         self._busy, self._own, self._at = _busy_ticks(), time.process_time(), time.monotonic()
 
-    def cpus(self) -> float:
-        """Return how many CPUs other programs have used on average."""
+    def cpus(self, child_s: float = 0.0) -> float:
+        """Return how many CPUs others have used on average; `child_s` is of a child of ours."""
         busy = (_busy_ticks() - self._busy) / os.sysconf("SC_CLK_TCK")
         own, seconds = time.process_time() - self._own, time.monotonic() - self._at
-        return max(0.0, busy - own) / seconds
+        return max(0.0, busy - own - child_s) / seconds
 
-    def is_disturbing(self) -> bool:
-        return self.cpus() > _NOISY
+    def is_disturbing(self, child_s: float = 0.0) -> bool:
+        return self.cpus(child_s) > _NOISY
 
 
 def _busy_ticks() -> int:

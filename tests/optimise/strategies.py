@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterable
@@ -49,10 +50,13 @@ def _on_start(params: Params, folder: Path) -> None:
     """Count the start; obey a file `worker-FAST`, `parent-FAST` or `interrupt-FAST` once."""
     with (folder / "starts").open("a") as file:
         file.write(f"{params.fast} {params.slow}\n")
+    parent = multiprocessing.parent_process()  # not getppid: a server forks the workers
+    if parent is None:
+        return
     for name, process, number in (
         ("worker", os.getpid(), signal.SIGKILL),
-        ("parent", os.getppid(), signal.SIGKILL),
-        ("interrupt", os.getppid(), signal.SIGINT),
+        ("parent", parent.pid or 0, signal.SIGKILL),
+        ("interrupt", parent.pid or 0, signal.SIGINT),
     ):
         order = folder / f"{name}-{params.fast}"
         if order.exists():

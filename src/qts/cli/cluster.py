@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qts.cli.console import ConfigOption, load_config, require_schema
+from qts.cli.console import ConfigOption, load_config
 from qts.cli.groups import CommandGroup, PlainCommand
 from qts.domain import RefusedError, Secret
 
@@ -66,6 +66,7 @@ def cluster_database(
     from msgspec.structs import replace
 
     from qts.app import open_database
+    from qts.database import require_schema
 
     settings = load_config(config)
     if address != SETTINGS:
@@ -104,7 +105,9 @@ def worker(
     """
     from qts import telemetry
     from qts.machine import detect_topology
+    from qts.optimise import start_fork_server
 
+    start_fork_server()
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
     opening = cluster_database(database, config)
     asyncio.run(_work(opening, processes or detect_topology().usable, lease, idle))

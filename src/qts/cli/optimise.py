@@ -21,6 +21,7 @@ from qts.cli.backtest_options import (
     FromOption,
     HtmlOption,
     InstrumentsOption,
+    StopsOption,
     StrategyArgument,
     SymbolsOption,
     ToOption,
@@ -30,11 +31,11 @@ from qts.cli.cluster import SearchCommand, cluster_database
 from qts.cli.console import ConfigOption, JsonFile, JsonFileOption, html_file, print_tables
 from qts.cli.file_layout import (
     ColumnsOption,
+    FileOptions,
     FileSymbolOption,
     MapOption,
     TimeframeOption,
     ZoneOption,
-    file_layout,
 )
 from qts.domain import RefusedError, check_name
 
@@ -144,9 +145,7 @@ def optimise(
     symbol: FileSymbolOption = None,
     timeframe: TimeframeOption = None,
     tz: ZoneOption = None,
-    stops: Annotated[
-        bool, typer.Option("--stops/--no-stops", help="Whether stops close positions.")
-    ] = True,
+    stops: StopsOption = True,
     call_limit: CallLimitOption = 10.0,
     instruments: InstrumentsOption = None,
     venue: VenueOption = "auto",
@@ -163,34 +162,24 @@ def optimise(
     Example: qts optimise mine.py:Mine --bars 1d --param fast=2..20 --trials 200 --walk-forward 4
     """
     from qts.config import resolve
+    from qts.optimise import start_fork_server
 
     output, page = JsonFile(json_file), html_file(html)
-    layout = file_layout(mapping, columns, symbol, timeframe, tz)
+    if cluster is None:
+        start_fork_server()
     options = BacktestOptions(
         strategies=(strategy,),
-        params=(),
         data=data,
         bars=bars,
         symbols=symbols,
         start=start,
         end=end,
-        seed=None,
-        seconds=0,
-        volume="auto",
-        file={
-            "--map": mapping,
-            "--columns": columns,
-            "--symbol": symbol,
-            "--timeframe": timeframe,
-            "--tz": tz,
-        },
+        file=FileOptions(mapping, columns, symbol, timeframe, tz),
         cash=cash,
         stops=stops,
-        latency=None,
         call_limit=call_limit,
         instruments=instruments,
         venue=venue,
-        way="auto",
         config=resolve(config, os.environ).file,
     )
     search = SearchOptions(
@@ -205,8 +194,7 @@ def optimise(
         processes=processes,
         cluster=cluster,
     )
-    chosen = options.select_data(layout)
-    _search(options, search, chosen, output, page)
+    _search(options, search, output, page)
     return 0
 
 
@@ -216,13 +204,10 @@ optimise.command_class = SearchCommand  # type: ignore[attr-defined]
 def _search(
     options: BacktestOptions,
     search: SearchOptions,
-    chosen: DataSelection,
     output: JsonFile,
     page: Path | None,
 ) -> None:
     from qts import telemetry
-    from qts.app import resolve_home
-    from qts.config import load
     from qts.machine import detect_topology
     from qts.optimise import (
         ClusterPool,
@@ -234,8 +219,7 @@ def _search(
     )
     from qts.strategies import load_strategy
 
-    home = resolve_home(load(options.config, os.environ)).path
-    plan, context, chosen = _prepare(options, search, chosen, home)
+    plan, context, chosen = _prepare(options, search)
     identity = study_identity(plan, load_strategy(context.strategy.source), context)
     name = search.study or study_name(identity)
     processes = search.processes or detect_topology().usable
@@ -249,7 +233,7 @@ def _search(
         pool, where = WorkerPool(context, processes), f"{processes} processes"
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
     with (
-        StudyFile(home / "studies", name, identity) as file,
+        StudyFile(options.home / "studies", name, identity) as file,
         pool as workers,
     ):
         for line in _plan_lines(plan, context, file, where):
@@ -266,10 +250,10 @@ def _search(
 
 
 def _prepare(
-    options: BacktestOptions, search: SearchOptions, chosen: DataSelection, home: Path
+    options: BacktestOptions, search: SearchOptions
 ) -> tuple[StudyPlan, TrialContext, DataSelection]:
     """Return plan and data of the study; raise RefusedError for anything that cannot work."""
-    from qts.backtest import BarTape, load_instruments, select_tape
+    from qts.backtest import BarTape, load_instruments
     from qts.optimise import (
         METRICS,
         SearchSpace,
@@ -290,14 +274,11 @@ def _prepare(
     space = SearchSpace.parse(load_strategy(instances[0].source), search.params)
     trials = trial_count(method, space, search.trials)
     settings = replace(options.settings(), instances=instances)
-    tape, _ = select_tape(chosen, home)
+    tape, _, chosen = options.read_tape(options.select_data())
     if not isinstance(tape, BarTape):
         raise RefusedError("the data has ticks; expected bars: --bars 1m, or a file of bars")
     if not len(tape.rows):
         raise RefusedError("the data has no bars in this time")
-    if options.bars:  # the catalogue may grow
-        until = min(chosen.end, float(tape.rows["at"].max()))
-        chosen = replace(chosen, symbols=tuple(tape.symbols), end=until)
     plan = StudyPlan(
         space=space,
         method=method,

@@ -2,6 +2,7 @@ from qts.optimise.cluster import ClusterPool as ClusterPool
 from qts.optimise.cluster_worker import ClusterWorker as ClusterWorker
 from qts.optimise.folds import Fold as Fold
 from qts.optimise.folds import make_folds as make_folds
+from qts.optimise.fork_server import start_fork_server as start_fork_server
 from qts.optimise.luck import ReturnMoments as ReturnMoments
 from qts.optimise.luck import deflated_sharpe as deflated_sharpe
 from qts.optimise.luck import expected_best_sharpe as expected_best_sharpe

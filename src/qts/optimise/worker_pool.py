@@ -4,21 +4,23 @@
                  ▲          │ killed
                  └──────────┘ a new worker, at most three times for one task
 
-A worker gets the data once, when it starts, and one task at a time. It ends when the other end of
-its pipe closes, so that none outlives a parent that was killed. Used from one thread.
+A worker is forked from a server that has imported everything, gets the data once, when it starts,
+and one task at a time. It ends when the other end of its pipe closes, so that none outlives a
+parent that was killed. Used from one thread.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import signal
 from collections import deque
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from types import TracebackType
 from typing import Self
 
 from qts import telemetry
+from qts.optimise.fork_server import start_fork_server
 from qts.optimise.trial import Task, Trial, TrialContext, TrialRunner
 
 MAX_ATTEMPTS = 3
@@ -29,11 +31,11 @@ class _Worker:
     """A process, its pipe, and the task that it runs."""
 
     def __init__(self, context: TrialContext) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, theirs = spawn.Pipe()
+        server = start_fork_server()
+        self.pipe, theirs = server.Pipe()
         self.task: Task | None = None
-        self.process: SpawnProcess = spawn.Process(
-            target=_work, args=(theirs, context), daemon=True, name="qts-optimise"
+        self.process: ForkServerProcess = server.Process(
+            target=_work, args=(theirs, context, dict(os.environ)), daemon=True, name="qts-optimise"
         )
         self.process.start()
         theirs.close()
@@ -137,8 +139,10 @@ class WorkerPool:
         self._assign()
 
 
-def _work(pipe: Connection, context: TrialContext) -> None:
+def _work(pipe: Connection, context: TrialContext, environ: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    os.environ.clear()  # that of the server may be older
+    os.environ.update(environ)
     telemetry.configure(telemetry.TelemetryConfig(log_level="error"))
     runner = TrialRunner(context)
     while True:
