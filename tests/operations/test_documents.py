@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 import socket
@@ -53,9 +54,15 @@ def commands(text: str) -> Iterator[str]:
                 yield words[words.index("qts ") :]
 
 
+@functools.cache
+def root() -> Any:
+    """Return the command `qts`; it builds its subcommands when they are looked up."""
+    return typer.main.get_command(app)
+
+
 def wrong(line: str) -> str | None:
     """Why this is no command line of ours; values of options are not looked at."""
-    found: Any = typer.main.get_command(app)
+    found: Any = root()
     words = shlex.split(line.partition(" > ")[0])[1:]
     while words and hasattr(found, "commands") and words[0] in found.commands:
         found = found.commands[words.pop(0)]
@@ -89,7 +96,7 @@ def no_such_command(text: str) -> list[str]:
     """Return the commands that a text names and the CLI does not have."""
     found = []
     for words in _IN_TEXT.findall(text):
-        command: Any = typer.main.get_command(app)
+        command: Any = root()
         for word in words.split():
             if not hasattr(command, "commands"):
                 break  # the sentence goes on after the command
@@ -167,7 +174,7 @@ def test_the_strategy_of_the_tutorial_runs(tmp_path: Path, name: str) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", text_of(name), re.DOTALL)
     file = tmp_path / "mine.py"
     file.write_text(code)
-    command = typer.main.get_command(app)
+    command = root()
     report = tmp_path / "report.json"
     line = f"backtest {file}:Mine --simulated-day 7 --symbols 20 --seconds 600 --json {report}"
     command.main([*line.split(), "--param", "fall=0.002"], prog_name="qts", standalone_mode=False)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from qts.app.supervision import sd_notify, watchdog_s
+from qts.brokers import AccountTakenError
+from qts.domain import QtsError, RefusedError
 from tests.cli.test_run import Qts
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -97,7 +99,28 @@ def test_the_unit_asks_for_what_a_run_gives(path: Path) -> None:
     assert int(stop[1]) >= 60  # orders settle, positions are reconciled, PostgreSQL stops
 
 
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("unit", "ended", "is_started_again"),
+    [
+        ("qts.service", None, False),
+        ("qts.service", AccountTakenError, True),  # once: while another run trades, it is refused
+        ("qts.service", RefusedError, False),
+        ("qts-standby.service", None, True),
+        ("qts-standby.service", AccountTakenError, True),
+        ("qts-standby.service", RefusedError, False),
+    ],
+)
+def test_the_unit_starts_a_run_again_that_can_trade_or_stand_by(
+    unit: str, ended: type[QtsError] | None, is_started_again: bool
+) -> None:
+    code = 0 if ended is None else ended.exit_code
+    found = dict(re.findall(r"^(Restart\w*)=(.*)$", (DEPLOY / unit).read_text(), re.MULTILINE))
+    prevented = {int(each) for each in found["RestartPreventExitStatus"].split()}
+    is_restarted = found["Restart"] == "always" or (found["Restart"] == "on-failure" and code != 0)
+    assert (is_restarted and code not in prevented) is is_started_again
+
+
+@pytest.mark.parametrize("path", [*UNITS, DEPLOY / "qts-nats.service"], ids=lambda path: path.stem)
 def test_systemd_itself_understands_the_unit(path: Path) -> None:
     """Needs systemd-analyze; its messages about the missing program and user are expected."""
     try:
