@@ -33,6 +33,7 @@ from qts.dashboard import (
     OutboxPage,
     PositionsPage,
     RiskPage,
+    RunsPage,
     StatusPage,
     StrategiesPage,
 )
@@ -90,16 +91,23 @@ class Client:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def status(self) -> StatusPage:
-        """Return the state of the run, with the sentence that says whether it trades."""
-        return self.get("/status", StatusPage)
+    def status(self, account: str = "") -> StatusPage:
+        """Return the state of the run, with the sentence that says whether it trades.
 
-    def positions(self) -> PositionsPage:
+        `account` is of another run, as `runs` lists it.
+        """
+        return self.get("/status", StatusPage, {"account": account} if account else None)
+
+    def runs(self) -> RunsPage:
+        """Return all runs on the database, and sums of what is known now."""
+        return self.get("/runs", RunsPage)
+
+    def positions(self, account: str = "") -> PositionsPage:
         """Return the positions of the ledger, with prices while a run reports."""
-        return self.get("/positions", PositionsPage)
+        return self.get("/positions", PositionsPage, {"account": account} if account else None)
 
     def orders(self, **params: Any) -> OrdersPage:
-        """Return a page of orders; parameters: state, symbol, open, limit, cursor."""
+        """Return a page of orders; parameters: account, state, symbol, open, limit, cursor."""
         return self.get("/orders", OrdersPage, params)
 
     def iter_orders(self, **params: Any) -> Iterator[OrderRow]:
@@ -115,7 +123,7 @@ class Client:
         return self.get(f"/orders/{quote(str(intent_id), safe='')}", OrderPage)
 
     def fills(self, **params: Any) -> FillsPage:
-        """Return a page of fills; parameters: symbol, limit, cursor."""
+        """Return a page of fills; parameters: account, symbol, limit, cursor."""
         return self.get("/fills", FillsPage, params)
 
     def iter_fills(self, **params: Any) -> Iterator[FillRow]:

@@ -12,12 +12,13 @@ from uuid import UUID
 
 from qts.dashboard.live_status import LimitStatus
 from qts.database import Database
-from qts.domain import IntentType, ManualClock, Side
+from qts.domain import AccountKey, IntentType, ManualClock, Side
 from qts.outbox import PermanentError, PostgresBus
 from qts.pipeline import trading_day_start
 from qts.risk import KillSwitch
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
+from tests.dashboard.reporting import money, reporting_run
 from tests.dashboard.test_actions import dead_event
 from tests.dashboard.test_alerts import two_alerts
 from tests.dashboard.test_candles import line
@@ -93,6 +94,9 @@ async def fill_site(site: Site) -> UUID:
     await store(site.database, [(day - timedelta(minutes=1), 100_000_000), *curve])
     ticks = b"".join(walk(600))
     await asyncio.to_thread((site.record / "2026-11-16.0001.jsonl").write_bytes, ticks)
+    for name, book in (("stocks", "kis"), ("coins", "upbit")):
+        async with reporting_run(site.database, name, AccountKey.of(book, "x")) as ended:
+            await ended.write(money(5_000_000, 1200, -300), mode="live")
     site.run(positions=[SAMSUNG], limits=LIMITS)
     return intent
 
@@ -107,6 +111,7 @@ async def look_around(tab: BrowserTab, intent: UUID) -> AsyncIterator[str]:
     await tab.page.wait_for_selector("dialog[open]")
     yield "dialog"
     await tab.page.keyboard.press("Escape")
+    await tab.page.wait_for_selector("dialog[open]", state="detached")
 
 
 async def set_look(tab: BrowserTab, theme: str, language: str, width: int) -> None:
@@ -117,4 +122,5 @@ async def set_look(tab: BrowserTab, theme: str, language: str, width: int) -> No
     for key, at in (("t", 0), ("l", 1)):
         if (await tab.page.evaluate(found))[at] != list(look.values())[at]:
             await tab.page.keyboard.press(key)
-    assert await tab.page.evaluate(found) == [theme, language]
+    shown = f"([theme, lang]) => String({found}) === String([theme, lang])"
+    await tab.page.wait_for_function(shown, arg=[theme, language])

@@ -10,6 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "qts"
 # Refusals, outcomes of actions, troubles and figures of the run; "*": all functions of a module.
 WRITERS = {
+    "brokers/lease.py": "_refuse_other describe_holder",
     "cache/call_policy.py": "call_once call_with_retry _attempt",
     "cache/commands.py": "error",
     "cache/connection.py": "*",
@@ -30,6 +31,7 @@ WRITERS = {
     "database/pool.py": "*",
     "domain/errors.py": "name_choices check_name",
     "events/dead_letter_store.py": "show request_replay",
+    "events/monitor.py": "*",
     "feed/planner.py": "description watch_description",
     "feed/recorder.py": "_has_space",
     "notify/alert_store.py": "mark_acknowledged",
@@ -37,11 +39,16 @@ WRITERS = {
     "orders/manager.py": "cancel _cancel_stop_order",
     "orders/manual_commands.py": "*",
     "outbox/admin.py": "show requeue _dead_letter",
+    "pipeline/eteda.py": "_raise_guardrails _overran",
+    "pipeline/fill_monitor.py": "_on_fill",
+    "pipeline/maintenance.py": "_alert_of_baseline watch_venue_clock watch_venue_stream",
     "pipeline/manual_orders.py": "*",
     "pipeline/runner.py": "_result_of _failed",
     "pipeline/warm_up.py": "__str__",
     "risk/fail_safe.py": "release",
     "risk/kill_switch.py": "set",
+    "risk/micro_risk_loop.py": "volatility check _check_price_ages _check_account _check_escape",
+    "risk/position_notices.py": "*",
 }
 # Calls whose texts no page shows: logs, SQL, and errors of the programmer.
 _UNSEEN = re.compile(

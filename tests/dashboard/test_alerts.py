@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from qts.dashboard import Role
@@ -11,7 +10,7 @@ from qts.notify import AlertStore, RecentAlert
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_actions import action_rows
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 
 async def two_alerts(site: Site) -> AlertStore:
@@ -23,9 +22,7 @@ async def two_alerts(site: Site) -> AlertStore:
     return store
 
 
-async def test_an_alert_is_open_until_it_is_acknowledged(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_an_alert_is_open_until_it_is_acknowledged(site: Site, browser: Any) -> None:
     store = await two_alerts(site)
     lost = RecentAlert(time.time(), "critical", "venue stream lost", "FS060")
     new = RecentAlert(time.time(), "warning", "not stored yet", "AN001")
@@ -43,7 +40,7 @@ async def test_an_alert_is_open_until_it_is_acknowledged(
         await tab.wait_text(".alerts.past", "maintenance")
         assert "venue stream lost" not in await page.inner_text(".alerts.open")
         await page.locator(".alerts.open").scroll_into_view_if_needed()
-        await page.screenshot(path=shots(tmp_path) / "alerts.png")
+        await shoot(page, "alerts.png")
     (left,) = await store.rows(10, acknowledged=False)
     assert left.code == "FS105"
     (row,) = await action_rows(site.database)

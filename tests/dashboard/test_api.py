@@ -260,7 +260,7 @@ BAD_REQUESTS: list[tuple[str, int, str]] = [
     ("/orders?limit=0", 422, "limit: expected int >= 1; allowed: integer, at least 1"),
     ("/orders?limit=many", 422, "limit: expected int, got str"),
     ("/orders?state=LOST", 422, "allowed: one of "),
-    ("/orders?limits=5", 422, "unknown field limits; expected one of limit, cursor, state"),
+    ("/orders?limits=5", 422, "unknown field limits; expected one of account, limit, cursor"),
     ("/orders?limit=1&limit=2", 422, "limit is given more than once"),
     ("/orders?symbol=%00", 422, "symbol contains a zero byte"),
     ("/orders?cursor=x", 422, "cursor is 'x'; expected the next_cursor"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +10,7 @@ from qts.database import Database
 from qts.outbox import BACKTEST_COMMAND, Dispatcher, OutboxConfig, PostgresBus
 from qts.outbox.testing import run_due
 from tests.dashboard.conftest import Site
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 GOOD = ("moving_average_swing", "--simulated-day", "7", "--symbols", "20", "--seconds", "600")
 BAD = ("no_such_strategy", "--simulated-day", "7")
@@ -30,7 +29,7 @@ async def jobs(database: Database) -> tuple[UUID, UUID]:
 
 
 async def test_jobs_are_listed_and_a_result_is_shown_with_its_curve(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     good, _bad = await jobs(site.database)
     job = await show_job(site.database, good)
@@ -48,7 +47,7 @@ async def test_jobs_are_listed_and_a_result_is_shown_with_its_curve(
         text = await tab.page.inner_text("main")
         assert f"{job.result['events']:,}" in text
         assert await tab.page.locator("main svg.chart path.stroke").count() == 1
-        await tab.page.screenshot(path=shots(tmp_path) / "backtest.png")
+        await shoot(tab.page, "backtest.png")
     async with site.connect() as operator:
         result = (await operator.get(f"/api/backtest?id={good}"))["job"]["result"]
         assert result["performance"] == job.result["performance"]

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.dashboard.test_accessibility import AXE, problems
-from tests.dashboard.test_pages import BrowserTab, shots
+from tests.dashboard.test_pages import BrowserTab, shoot
 from tests.operations.test_site import DOCS, build
 
 
@@ -91,7 +91,7 @@ async def test_the_reference_leads_from_type_to_type(page: Any, pages: Path) -> 
     assert await page.locator("#view").is_visible()
 
 
-async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> None:
+async def test_a_phone_has_a_drawer(page: Any, pages: Path) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
     for name in ("reference/qts", "reference/qts.testing", "index", "dashboard", "risk"):
         await page.goto(f"file://{pages}/{name}.html")
@@ -99,7 +99,7 @@ async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> N
     assert await page.locator("main h1").bounding_box() is not None
     heading = await page.locator("main h1").bounding_box()
     assert heading["y"] < 200  # the text comes first, not the navigation
-    await page.screenshot(path=shots(tmp_path) / "docs-phone.png")
+    await shoot(page, "docs-phone.png")
     await page.click("#menu")
     assert await page.is_visible('nav a[href="feed.html"]')
     await page.keyboard.press("Escape")
@@ -110,11 +110,11 @@ async def test_a_phone_has_a_drawer(page: Any, pages: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-async def test_pages_break_no_rule(page: Any, pages: Path, scheme: str, tmp_path: Path) -> None:
+async def test_pages_break_no_rule(page: Any, pages: Path, scheme: str) -> None:
     await page.emulate_media(color_scheme=scheme)
     await page.add_init_script(AXE.read_text("utf-8"))
     for name in ("index", "tutorial", "risk", "reference/qts"):
         await page.goto(f"file://{pages}/{name}.html")
         assert await problems(BrowserTab(page, "file://x/")) == [], name
         shot = f"docs-{name.replace('/', '-')}-{scheme}.png"
-        await page.screenshot(path=shots(tmp_path) / shot)
+        await shoot(page, shot)

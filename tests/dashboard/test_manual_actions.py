@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from qts.client import Client, RequestError
 from tests.acceptance.runs import VENUE, Run, running
 from tests.acceptance.test_manual_orders import ORDERS, SETTINGS, STOCKS, Line, buy, limit_below
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +47,7 @@ async def test_the_read_role_sees_no_action(run: Run, browser: Any) -> None:
             assert await tab.page.locator(f'[data-do="{name}"]').count() == 0
 
 
-async def test_a_position_is_closed_and_the_account_flattened(
-    run: Run, browser: Any, tmp_path: Path
-) -> None:
+async def test_a_position_is_closed_and_the_account_flattened(run: Run, browser: Any) -> None:
     async with visit(browser, await link(run, "trade"), 1600, 1100) as tab:
         page = tab.page
         await page.wait_for_selector(f'[data-do="close"][data-symbol="{STOCKS[0]}"]')
@@ -76,11 +73,11 @@ async def test_a_position_is_closed_and_the_account_flattened(
         text = await page.inner_text("#confirm")
         assert "Open orders that are cancelled: 1. Positions that are sold at the market: 2" in text
         await page.fill("#reason", "leaving for the day")
-        await page.screenshot(path=shots(tmp_path) / "flatten.png")
+        await shoot(page, "flatten.png")
         await page.keyboard.press("Enter")
         await tab.wait_text("#toast", "1 open order cancelled")
         await tab.wait_text("main", "No open positions")
-        await page.screenshot(path=shots(tmp_path) / "flattened.png")
+        await shoot(page, "flattened.png")
         await tab.open("settings")
         await tab.wait_text("main", "leaving for the day")
         await tab.wait_text("main", "earnings tonight")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +12,7 @@ from qts.outbox import TRADE_EXIT, OutboxAdmin
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_actions import action_rows
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 from tests.orders.waiting import store_stop_order
 
 
@@ -51,9 +50,7 @@ async def unknown_order(database: Database) -> UUID:
     return intent
 
 
-async def test_an_unknown_order_is_yellow_and_has_its_timeline(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_an_unknown_order_is_yellow_and_has_its_timeline(site: Site, browser: Any) -> None:
     intent = await unknown_order(site.database)
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.open("orders")
@@ -67,7 +64,7 @@ async def test_an_unknown_order_is_yellow_and_has_its_timeline(
         text = await tab.page.inner_text("main")
         places = [text.index(word) for word in ("signal", "intent", "attempt 1", "no reply")]
         assert places == sorted(places)
-        await tab.page.screenshot(path=shots(tmp_path) / "order.png")
+        await shoot(tab.page, "order.png")
 
 
 async def test_an_open_order_is_cancelled_with_a_reason(site: Site, browser: Any) -> None:
@@ -86,7 +83,7 @@ async def test_an_open_order_is_cancelled_with_a_reason(site: Site, browser: Any
 
 
 async def test_a_stop_order_waits_with_its_trigger_and_is_cancelled(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     stock = {"symbol": "005930", "trigger": Decimal(71_000), "strategy_key": "rsi_scalper"}
     id_ = await store_stop_order(site.database, PAPER, **stock)
@@ -98,7 +95,7 @@ async def test_a_stop_order_waits_with_its_trigger_and_is_cancelled(
         await tab.wait_text("main", "발동 가격 ₩71,000")
         assert "발동 대기" in await tab.page.inner_text("main")
         await tab.page.keyboard.press("l")
-        await tab.page.screenshot(path=shots(tmp_path) / "stop-order.png")
+        await shoot(tab.page, "stop-order.png")
         await tab.open(f"orders/{id_}")
         await tab.wait_text("main", "stop order")
         await tab.wait_text("main", "trigger ₩71,000 · rsi_scalper")

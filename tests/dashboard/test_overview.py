@@ -16,7 +16,7 @@ from tests.accounts import PAPER
 from tests.dashboard.conftest import Site, opened
 from tests.dashboard.test_equity import store
 from tests.dashboard.test_orders_page import unknown_order
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 SAMSUNG = PositionStatus(
     symbol="005930",
@@ -41,7 +41,7 @@ async def name_samsung(database: Database) -> None:
 
 
 async def test_positions_have_name_weight_stop_and_the_age_of_their_price(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     await name_samsung(site.database)
     limit = LimitStatus(name="orders_per_day", used=Decimal(7), limit=Decimal(100))
@@ -52,7 +52,7 @@ async def test_positions_have_name_weight_stop_and_the_age_of_their_price(
         for part in ("7.1 %", "68,600", "71,000", "0.4 s", f"+{chr(8361)}100,000"):
             assert part in text, part
         await tab.wait_text("main", "Orders today")
-        await tab.page.screenshot(path=shots(tmp_path) / "first-screen.png")
+        await shoot(tab.page, "first-screen.png")
         await tab.page.keyboard.press("l")
         await tab.wait_text("main", "삼성전자 005930")
 
@@ -107,7 +107,11 @@ async def test_the_curve_stays_while_a_run_ends_and_the_next_begins(
 ) -> None:
     now = datetime.now(UTC)
     await store(site.database, [(now - timedelta(days=n), 1_000_000 + n) for n in range(5)])
-    paths = "[...document.querySelectorAll('#equity path')].map((p) => p.outerHTML)"
+    # The curve of a week has five days; the page shows that of a day first, and then none.
+    week = """() => {
+        const paths = [...document.querySelectorAll('#equity path')].map((p) => p.outerHTML);
+        return paths.length && paths[0].split('M').length === 6 ? paths : null;
+    }"""
     curves = []
     async with visit(browser, site.tokens.link(site.address)) as tab:
         for is_running in (True, False, True):
@@ -120,8 +124,7 @@ async def test_the_curve_stays_while_a_run_ends_and_the_next_begins(
             )
             await tab.page.reload()
             await tab.page.click('[data-span="1w"]')
-            await tab.page.wait_for_selector("#equity path")
-            curves.append(await tab.page.evaluate(paths))
+            curves.append(await (await tab.page.wait_for_function(week)).json_value())
     assert curves[0] == curves[1] == curves[2]
 
 

@@ -34,14 +34,14 @@ PAGES = {
     "backtests": "Backtests",
     "logs": "standard error",
     "settings": "Operator actions",
+    "runs": "Sums by mode and currency",
 }
 
 
-def shots(tmp_path: Path) -> Path:
-    """Return the folder of the screenshots."""
-    folder = Path(os.environ.get("QTS_TEST_SCREENSHOTS") or tmp_path / "shots")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+async def shoot(page: Any, name: str, **more: Any) -> None:
+    """Take a screenshot where a folder for them is given."""
+    if folder := os.environ.get("QTS_TEST_SCREENSHOTS"):
+        await page.screenshot(path=Path(folder, name), **more)
 
 
 class BrowserTab:
@@ -51,10 +51,14 @@ class BrowserTab:
         self.page = page
         self.problems: list[str] = []
         self._address = address
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("request", self._on_request)
-        page.on("websocket", self._on_request)
+        self._listeners: dict[str, Callable[[Any], None]] = {
+            "console": self._on_console,
+            "pageerror": lambda error: self.problems.append(f"error: {error}"),
+            "request": self._on_request,
+            "websocket": self._on_request,
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
 
     def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -63,6 +67,22 @@ class BrowserTab:
     def _on_request(self, request: Any) -> None:
         if request.url.split("//")[1].split("/")[0] != self._address.split("//")[1]:
             self.problems.append(f"asked another host: {request.url}")
+
+    async def leave(self) -> bool:
+        """Log out, empty the page and return whether another visit can use it."""
+        from playwright.async_api import Error
+
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        try:
+            await self.page.unroute_all(behavior="ignoreErrors")
+            await self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            await self.page.context.clear_cookies()
+            # Of the same site as the next address, so that Chromium keeps the process of the page.
+            await self.page.goto(f"{self._address}/page/icon.svg")
+        except Error:  # the dashboard has ended
+            return False
+        return True
 
     async def open(self, name: str) -> str:
         """Open a page and return its text once it has its data."""
@@ -86,22 +106,33 @@ async def visit(
     link: str,
     width: int = 1366,
     height: int = 768,
-    prepare: Callable[[Any], Iterable[Awaitable[None]]] = lambda _page: (),
+    prepare: Callable[[Any], Iterable[Awaitable[None]]] | None = None,
     **more: Any,
 ) -> AsyncIterator[BrowserTab]:
-    """Log in with the link; fail if the page logged a problem. `prepare` gets the empty page."""
-    context = await browser.new_context(viewport={"width": width, "height": height}, **more)
-    tab = BrowserTab(await context.new_page(), link.split("/login")[0])
+    """Log in with the link; fail if the page logged a problem. `prepare` gets a new, empty page."""
+    options = repr(sorted(more.items()))
+    page = None if prepare else _left.pop(options, None)
+    if page is None:
+        page = await (await browser.new_context(**more)).new_page()
+    await page.set_viewport_size({"width": width, "height": height})
+    tab = BrowserTab(page, link.split("/login")[0])
     try:
-        for step in prepare(tab.page):
+        for step in prepare(page) if prepare else ():
             await step
-        await tab.page.goto(link)
-        await tab.page.wait_for_url("**/", timeout=TIMEOUT_S * 1000)
-        await tab.page.wait_for_selector("#banner")
+        await page.goto(link)
+        await page.wait_for_url("**/", timeout=TIMEOUT_S * 1000)
+        await page.wait_for_selector("#banner")
         yield tab
         assert tab.problems == []
+        if prepare is None and await tab.leave():
+            _left[options] = page
     finally:
-        await context.close()
+        if page not in _left.values():
+            await page.context.close()
+
+
+# Empty pages of earlier visits, by the options of their contexts: a new page takes a second of CPU.
+_left: dict[str, Any] = {}
 
 
 async def test_the_link_logs_in_and_the_token_is_not_stored(site: Site, browser: Any) -> None:
@@ -118,9 +149,7 @@ async def test_the_link_logs_in_and_the_token_is_not_stored(site: Site, browser:
         assert await tab.page.evaluate("document.cookie") == ""
 
 
-async def test_every_page_is_drawn_within_a_second(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_every_page_is_drawn_within_a_second(site: Site, browser: Any) -> None:
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.wait_text("#top", "PAPER")
@@ -130,7 +159,7 @@ async def test_every_page_is_drawn_within_a_second(
             assert took < 1.0, f"{name} took {took:.2f} s"
             text = await tab.page.inner_text("main")
             assert words.lower() in text.lower(), f"{name}: {text[:300]}"
-            await tab.page.screenshot(path=shots(tmp_path) / f"{name}.png")
+            await shoot(tab.page, f"{name}.png")
 
 
 async def test_the_event_panel_shows_depth_limit_status_and_rates(site: Site, browser: Any) -> None:
@@ -152,7 +181,7 @@ async def test_the_event_panel_shows_depth_limit_status_and_rates(site: Site, br
 
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (390, 844)])
 async def test_no_page_is_wider_than_the_screen(
-    site: Site, browser: Any, tmp_path: Path, width: int, height: int
+    site: Site, browser: Any, width: int, height: int
 ) -> None:
     site.run()
     async with visit(browser, site.tokens.link(site.address), width, height) as tab:
@@ -162,10 +191,10 @@ async def test_no_page_is_wider_than_the_screen(
             over = await tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert over <= 0, f"{name} is {over} px too wide at {width}"
         await tab.open("overview")
-        await tab.page.screenshot(path=shots(tmp_path) / f"overview-{width}.png")
+        await shoot(tab.page, f"overview-{width}.png")
 
 
-async def test_korean_dark_and_light_by_keys(site: Site, browser: Any, tmp_path: Path) -> None:
+async def test_korean_dark_and_light_by_keys(site: Site, browser: Any) -> None:
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         await tab.wait_text("main", "Profit today")
@@ -177,14 +206,12 @@ async def test_korean_dark_and_light_by_keys(site: Site, browser: Any, tmp_path:
         assert await tab.page.evaluate(theme) != before
         await tab.page.keyboard.press("2")
         await tab.wait_text("main", "이벤트 시스템 상태")
-        await tab.page.screenshot(path=shots(tmp_path) / "korean.png")
+        await shoot(tab.page, "korean.png")
         await tab.page.keyboard.press("l")
         await tab.wait_text("main", "EVENT SYSTEM STATUS")
 
 
-async def test_a_fail_safe_is_shown_within_a_second(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_a_fail_safe_is_shown_within_a_second(site: Site, browser: Any) -> None:
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
         safety = FailSafe(site.database, PAPER)
@@ -207,7 +234,7 @@ async def test_a_fail_safe_is_shown_within_a_second(
 
         assert await fastest(fail, release) < 1.0
         assert await fastest(lock, failed) < 1.0
-        await tab.page.screenshot(path=shots(tmp_path) / "lockdown.png")
+        await shoot(tab.page, "lockdown.png")
     assert (await safety.now()).state is SafetyState.LOCKDOWN
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from qts.risk import KillSwitch
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.filled import fill_site, look_around, set_look
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 # What a finger has to hit, and how large it is.
 _SMALL = """() => [...document.querySelectorAll("a, button, input, select, [tabindex='0']")]
@@ -35,9 +34,7 @@ _BAR = """() => [...document.querySelectorAll("#nav > *")].filter((each) => each
   .map((each) => [each.textContent, each.getBoundingClientRect().bottom])"""
 
 
-async def test_targets_are_large_and_nothing_is_cut_off(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_targets_are_large_and_nothing_is_cut_off(site: Site, browser: Any) -> None:
     intent = await fill_site(site)
     async with visit(browser, site.tokens.link(site.address), 390, 844) as tab:
         await tab.wait_text("main", "Samsung Electronics")
@@ -48,7 +45,7 @@ async def test_targets_are_large_and_nothing_is_cut_off(
                 assert small == [], f"{name} {language}: " + "\n".join(small)
                 assert cut == [], f"{name} {language}: " + "\n".join(cut)
                 file = f"phone-{language}-{name.partition('/')[0]}-{len(name)}.png"
-                await tab.page.screenshot(path=shots(tmp_path) / file)
+                await shoot(tab.page, file)
 
 
 async def test_rows_are_cards_with_their_labels(site: Site, browser: Any) -> None:

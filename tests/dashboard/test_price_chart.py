@@ -14,7 +14,7 @@ from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.filled import walk
 from tests.dashboard.test_candles import BEGAN
-from tests.dashboard.test_pages import BrowserTab, shots, visit
+from tests.dashboard.test_pages import BrowserTab, shoot, visit
 
 PAGE = Path(__file__).parents[2] / "src" / "qts" / "dashboard" / "page"
 HELD = PositionStatus(
@@ -43,7 +43,7 @@ async def data_of(tab: BrowserTab) -> dict[str, str]:
 
 
 async def test_the_chart_shows_what_was_traded_and_where_time_is_missing(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     (site.record / "2026-11-16.0001.jsonl").write_bytes(b"".join(walk(600)))
     await store_fill(site, "BUY", 70_400, 60)
@@ -65,7 +65,7 @@ async def test_the_chart_shows_what_was_traded_and_where_time_is_missing(
             "(text) => document.getElementById('legend').innerText !== text", arg=last
         )  # of the bar under the crosshair
         assert re.match(r"2026-11-16 09:\d\d:\d\d KST", await tab.page.inner_text("#legend"))
-        await tab.page.screenshot(path=shots(tmp_path) / "price-chart.png")
+        await shoot(tab.page, "price-chart.png")
         assert await tab.page.get_attribute("a[href*=tradingview]", "href") == (
             "https://www.tradingview.com/"
         )

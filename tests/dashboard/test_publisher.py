@@ -29,7 +29,7 @@ from qts.risk import RiskLimitsConfig
 from tests.accounts import PAPER, trading_system
 from tests.dashboard.conftest import opened
 from tests.dashboard.tcp_proxy import TcpProxy
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 from tests.dashboard.timing import TIMEOUT_S, fastest
 
 PREFIX = f"qts-run-{os.getpid()}:"
@@ -94,6 +94,7 @@ async def test_the_status_matches_the_run(run: PublishedRun, database: Database)
             live.ticks > 100
             and live.rates["P1"] > 0
             and live.safety.state == trading.accounts[0].monitor.safety.state
+            and live.outbox.depths  # read from the database each second
         )
     )
     assert live.pid == os.getpid()
@@ -186,7 +187,7 @@ async def test_a_cut_stream_is_seen_on_the_page_within_a_second(
 
         assert await fastest(cut, reconnect) < 1.0
         assert STREAM_DOWN in await tab.page.inner_text(".alerts")
-        await tab.page.screenshot(path=shots(tmp_path) / "broker-disconnect.png")
+        await shoot(tab.page, "broker-disconnect.png")
         await tab.wait_text(".alerts.past", "stream connected")
         codes = [each.code for each in (await run.until(streaming)).notices]
         assert codes.count("BROKER_DISCONNECT") == cuts > 0

@@ -29,7 +29,7 @@ from tests.dashboard.certificates import make_pair
 from tests.dashboard.chromium import Chromium
 from tests.dashboard.conftest import Site, opened
 from tests.dashboard.test_actions import action_rows
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 
@@ -127,7 +127,7 @@ async def test_a_browser_subscribes_and_shows_a_push_message(
         assert text_of(server_key) == public_key(read_key(KEY))
         await tab.wait_text("main", address_hash(ours.subscription["endpoint"]))
         await page.wait_for_selector("#unsubscribe")
-        await page.screenshot(path=shots(tmp_path) / "push.png")
+        await shoot(page, "push.png")
 
         message = a_message("Order UNKNOWN: BUY 1 005930", "critical", deep_link="/orders/7")
         push = WebPushChannel(

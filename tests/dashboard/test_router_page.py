@@ -11,7 +11,7 @@ from typing import Any
 
 from qts.router import load_last_report, save_last_report
 from tests.dashboard.conftest import Site
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 ROUTE = ("-m", "qts", "dev", "router", "run", "baseline", "--duration", "200ms", "--oversubscribe")
 
@@ -31,7 +31,7 @@ async def route(home: Path) -> tuple[int, str]:
 
 
 async def test_a_run_of_the_router_is_shown_with_plan_rate_and_stages(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     async with visit(browser, site.tokens.link(site.address)) as tab:
         assert "No router run" in await tab.open("router")
@@ -47,7 +47,7 @@ async def test_a_run_of_the_router_is_shown_with_plan_rate_and_stages(
         rows = await tab.page.locator("main table").last.locator("tbody tr").all_inner_texts()
         assert [row.split()[0] for row in rows] == list(report["latency_us"])
         assert all(len(row.split()) == 7 for row in rows)
-        await tab.page.screenshot(path=shots(tmp_path) / "router.png")
+        await shoot(tab.page, "router.png")
 
 
 async def test_without_a_home_nothing_is_stored(tmp_path: Path) -> None:

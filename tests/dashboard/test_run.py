@@ -29,7 +29,7 @@ from qts.database import DatabaseConfig
 from qts.domain import Secret, SystemClock
 from qts.embedded import Home
 from tests.acceptance.runs import Run, running
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 from tests.embedded.clients import until
 
 CANARY = "canary-4f1d2c-do-not-tell"
@@ -65,9 +65,7 @@ def first_fill(run: Run) -> None:
     assert until(lambda: bool(run.query("SELECT 1 FROM fill LIMIT 1")), DEADLINE_S)
 
 
-async def test_the_operator_watches_and_controls_a_run(
-    run: Run, link: str, browser: Any, tmp_path: Path
-) -> None:
+async def test_the_operator_watches_and_controls_a_run(run: Run, link: str, browser: Any) -> None:
     await asyncio.to_thread(first_fill, run)
     async with visit(browser, link) as tab:
         await tab.wait_text("#top", "SIMULATED")
@@ -84,7 +82,7 @@ async def test_the_operator_watches_and_controls_a_run(
             await tab.open(name)
             await tab.wait_text("main", words)
             assert CANARY not in await tab.page.content()
-            await tab.page.screenshot(path=shots(tmp_path) / f"run-{name}.png")
+            await shoot(tab.page, f"run-{name}.png")
         latest = "SELECT symbol FROM fill ORDER BY traded_at DESC LIMIT 1"
         ((symbol,),) = await asyncio.to_thread(run.query, latest)
         await tab.open(f"market/{symbol}")
@@ -95,7 +93,7 @@ async def test_the_operator_watches_and_controls_a_run(
         await tab.open(f"market/{symbol}")
         await tab.wait_text("main", "KOSPI200")  # the indices
         await tab.page.wait_for_selector("main tr.good td")  # a bid of the order book
-        await tab.page.screenshot(path=shots(tmp_path) / "run-market.png")
+        await shoot(tab.page, "run-market.png")
 
         await tab.open("strategies")
         await tab.page.fill('input[data-strategy="rsi_scalper"][data-param="length"]', "9")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,13 @@ import pytest
 from qts.config import settings_of
 from qts.dashboard import actions
 from qts.dashboard.session import Role
+from qts.notify import RULES
 from qts.risk import FailSafe, KillSwitch
 from tests.accounts import PAPER
 from tests.dashboard import statuses
 from tests.dashboard.conftest import Site
 from tests.dashboard.server_texts import SOURCE, WRITERS, sentences
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 HANGUL = re.compile("[가-힣]")
 _ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"): ("(?:[^"\\]|\\.)*")')
@@ -37,6 +37,7 @@ SPECIAL = {
     "account {} is unknown; {}", "position {} is unknown; {}", "strategy {} is unknown; {}",
     "{} is {}; expected above {}", "{} is {}; expected at least {}", "{} and {} more",
     "{} is {}; expected at most {}", "{} is {}; expected below {}", "{} streamed, {}",
+    "{} stream disconnected; prices are polled meanwhile",  # of an event: venue and reason
     "Method Not Allowed", "Not Found", "Request Entity Too Large", "Unauthorized",
 }  # fmt: skip
 
@@ -47,8 +48,13 @@ def test_every_sentence_has_a_korean_text(name: str) -> None:
     assert [text for text in sentences(name) if text not in KOREAN] == []
 
 
+def test_every_rule_says_in_korean_what_to_do() -> None:
+    assert [rule.action for rule in RULES if rule.action not in KOREAN] == []
+
+
 def test_no_korean_text_is_left_over() -> None:
     written = {text for name in WRITERS for text in sentences(name)}
+    written |= {rule.action for rule in RULES}
     assert KOREAN.keys() - written == SPECIAL
 
 
@@ -76,6 +82,14 @@ def test_every_name_of_an_action_is_a_word() -> None:
 
 
 SAMPLES = [
+    ("kis: 005930: the price is 6.1 s old", "kis: 005930: 시세가 6.1초 전 것"),
+    ("P1 is 81 % full: WARNING", "P1 사용률 81 %: 경고"),
+    ("only P0 is handled (3 more suppressed)", "P0만 처리함 (외 3건 생략)"),
+    (
+        "StrategyErrors: a strategy raises errors: value 7; read the log; the strategy is suspended"
+        " if errors continue",
+        "전략에서 오류가 발생합니다 (7); 로그를 확인하세요. 오류가 계속되면 전략이 중지됩니다",
+    ),
     ("account is stopped", "계좌: 거래 중지됨"),
     ("event 7 is PENDING", "이벤트 7: 대기"),
     ("kill needs the role trade, not read", "비상 정지: 거래 권한이 필요합니다 (현재 조회)"),
@@ -128,7 +142,7 @@ async def test_sentences_are_translated_with_their_values(site: Site, browser: A
 
 
 async def test_a_korean_page_says_in_korean_what_was_done_and_refused(
-    site: Site, browser: Any, tmp_path: Path
+    site: Site, browser: Any
 ) -> None:
     await KillSwitch(site.database, PAPER).enable_unset((), "test")
     await FailSafe(site.database, PAPER).trip("FS070", "paper holds 3, the ledger 2")
@@ -155,9 +169,9 @@ async def test_a_korean_page_says_in_korean_what_was_done_and_refused(
         rows = await tab.page.locator("main section:last-child tbody tr").all_inner_texts()
         assert len(rows) == 3  # login, kill, release
         for row in rows:
-            rest = re.sub(r"dashboard trade \w+|again", "", row)  # the actor and the reason
+            rest = re.sub(r"dashboard trade [\w-]+|again", "", row)  # the actor and the reason
             assert not re.search("[A-Za-z]{2}", rest), row
-        await tab.page.screenshot(path=shots(tmp_path) / "korean-audit.png", full_page=True)
+        await shoot(tab.page, "korean-audit.png", full_page=True)
         tab.problems.clear()  # the refusal is a 403, which the console logs
 
 

@@ -6,7 +6,6 @@ import csv
 import io
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from qts.backtest import Trade
@@ -15,7 +14,7 @@ from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.filled import TRIPS, store_trips
 from tests.dashboard.test_overview import name_samsung
-from tests.dashboard.test_pages import shots, visit
+from tests.dashboard.test_pages import shoot, visit
 
 D = Decimal
 AT = datetime(2026, 11, 16, 15, 30, tzinfo=UTC)  # the 17th in Seoul
@@ -82,9 +81,7 @@ async def test_round_trips_are_those_of_the_ledger(site: Site) -> None:
     assert len(await load_trades(site.database, (PAPER,), 7, now)) == 4
 
 
-async def test_the_page_has_sums_a_calendar_and_a_download(
-    site: Site, browser: Any, tmp_path: Path
-) -> None:
+async def test_the_page_has_sums_a_calendar_and_a_download(site: Site, browser: Any) -> None:
     await name_samsung(site.database)
     await store_trips(site.database)
     site.run()
@@ -98,7 +95,7 @@ async def test_the_page_has_sums_a_calendar_and_a_download(
         text = await tab.page.inner_text("main")
         for part in ("EXIT_STOPLOSS", "rsi_scalper", "60.0 %", "90 min"):
             assert part in text, part
-        await tab.page.screenshot(path=shots(tmp_path) / "trades.png")
+        await shoot(tab.page, "trades.png")
         async with tab.page.expect_download() as started:
             await tab.page.click("a[download]")
         file = await (await started.value).path()

@@ -16,6 +16,7 @@ from qts.app.simulated_venue import is_simulated
 from qts.brokers import AccountLease, is_account_locked
 from qts.config import Config
 from qts.dashboard.live_status import STALE_S, LimitStatus, LiveStatus, SafetyStatus, VenueStatus
+from qts.dashboard.run_status import RunStatus, StoredRunStatus
 from qts.dashboard.terminal.tables import frame, rows_of
 from qts.dashboard.verdict import Observed, StoredState, judge
 from qts.database import Database
@@ -39,6 +40,37 @@ def stored(
 ) -> StoredState:
     safety = FailSafeStatus(SafetyState(state), "FS070" if state != "NORMAL" else None, "x", NOW)
     return StoredState(safety, {"account": switch} if switch else {}, locked)
+
+
+def remote(age_s: float = 1.0, **more: Any) -> StoredRunStatus:
+    said = judge(Observed(live=statuses.live(), age_s=0.0))
+    fields: dict[str, Any] = {
+        "name": "a", "accounts": ["paper:1"], "venue": "kis", "label": "PAPER", "version": "1",
+        "started_at": NOW, "trades": "", "verdict": said, "positions": 0,
+    } | more  # fmt: skip
+    status = RunStatus(**fields)
+    return StoredRunStatus(account="paper:1", status=status, age_s=age_s, is_holders=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (replace(stored(), status=remote()), "trading", "QTS trades with 1 strategy."),
+        (replace(stored(switch=OFF), status=remote()), "stopped", "the kill switch is on (lunch"),
+        (replace(stored(switch=None), status=remote()), "stopped", "was never allowed"),
+        (replace(stored("FAIL"), status=remote()), "exits_only", "the fail-safe is in FAIL"),
+        (replace(stored(), status=remote(6.0)), "unknown", "its last status is 6 s old"),
+        (replace(stored(locked=False), status=remote()), "stopped", "QTS does not run, its last"),
+        # Of two accounts the switch may be one's: the run knows which.
+        (replace(stored(switch=OFF), status=remote(accounts=["a:1", "b:2"])), "trading", "trades"),
+    ],
+)
+def test_a_run_elsewhere_is_judged_by_what_it_stored(
+    found: StoredState, state: str, words: str
+) -> None:
+    verdict = judge(Observed(stored=found))
+    assert verdict.state == state
+    assert words in verdict.en
 
 
 def safety(**more: Any) -> SafetyStatus:

@@ -12,13 +12,11 @@ import pytest
 
 from qts.domain import Secret
 
-PROGRAM = "import sys; from qts.cli import main; main(sys.argv[1:])"
-
 
 def qts(home: Path, url: Secret, *arguments: str) -> subprocess.CompletedProcess[str]:
     settings = {"DATABASE_URL": url.reveal(), "QTS_HOME": str(home), "HOME": str(home)}
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "database", *arguments],
+        [sys.executable, "-m", "qts", "database", *arguments],
         env={"PATH": os.environ["PATH"], **settings},
         capture_output=True,
         text=True,

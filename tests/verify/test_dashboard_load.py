@@ -11,9 +11,17 @@ from qts.verify.dashboard_load import LoadRound, measure_dashboard_load
 from qts.verify.page_clients import PageClientCounts
 
 
-def row(pages: int, p99_ms: float = 1.0, dashboard_mb: float = 100.0) -> LoadRound:
+def row(
+    pages: int, p99_ms: float = 1.0, dashboard_mb: float = 100.0, cpu: float = 0.04
+) -> LoadRound:
     return LoadRound(
-        pages=pages, count=500, p50_ms=0.1, p99_ms=p99_ms, max_ms=9.0, dashboard_mb=dashboard_mb
+        pages=pages,
+        count=500,
+        p50_ms=0.1,
+        p99_ms=p99_ms,
+        max_ms=9.0,
+        dashboard_mb=dashboard_mb,
+        dashboard_cpu=cpu,
     )
 
 
@@ -62,6 +70,14 @@ def test_the_verdict_follows_from_the_medians(
     assert [part in text for part, text in zip(missed, report.missed, strict=True)] == [
         True for _ in missed
     ]
+
+
+@pytest.mark.parametrize(("pages", "missed"), [(1, ["one page took 6.0% of a core"]), (10, [])])
+def test_the_cpu_of_one_page_has_a_limit(pages: int, missed: list[str]) -> None:
+    rounds = [row(0), row(pages, cpu=0.01), row(pages, cpu=0.06), row(pages, cpu=0.09)]
+    report = dashboard_load._report(10.0, pages, rounds, READ)
+    assert report.dashboard_cpu == 0.06
+    assert [text.partition(";")[0] for text in report.missed] == missed
 
 
 async def test_a_run_is_measured_with_and_without_pages(monkeypatch: Any) -> None:

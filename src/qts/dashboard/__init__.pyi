@@ -37,6 +37,7 @@ from qts.dashboard.pages import StatusPage as StatusPage
 from qts.dashboard.pages import StrategiesPage as StrategiesPage
 from qts.dashboard.report_page import render_report_html as render_report_html
 from qts.dashboard.report_page import render_report_table as render_report_table
+from qts.dashboard.runs import RunsPage as RunsPage
 from qts.dashboard.server import Dashboard as Dashboard
 from qts.dashboard.server import serve as serve
 from qts.dashboard.session import Operator as Operator

@@ -61,6 +61,17 @@ _ORDER_ACCOUNT = (
 _STOPPED = (SafetyState.FAIL, SafetyState.LOCKDOWN)
 
 
+_BY_ACCOUNT = (
+    AcknowledgeAlertsAction,
+    CancelOrderAction,
+    ClosePositionsAction,
+    KillSwitchAction,
+    PlaceOrderAction,
+    ReconcileAction,
+    ReleaseAction,
+)
+
+
 class ForbiddenError(RefusedError):
     """Action that the role does not permit."""
 
@@ -81,11 +92,13 @@ class ActionService:
         accounts: Sequence[AccountKey],
         streams: Mapping[str, StreamConfig],
         live: LiveNow | None,
+        acts_on: str = "",
     ) -> None:
         self._database = database
         self._streams = streams
         self._accounts = accounts
         self._live = live
+        self._acts_on = acts_on  # accounts that the log names; empty: those of the settings
         self._log = ActionLog(database)
         self._manual = ManualOrderService(database, accounts, streams)
 
@@ -94,7 +107,7 @@ class ActionService:
 
         A manual command whose outcome is not known yet stays BEGUN: the run ends it.
         """
-        fields = action.log_fields
+        fields = action.log_fields | ({"run": self._acts_on} if self._acts_on else {})
         name = fields["action"]
         row_id = await self._log.begin(operator, name, action.target, fields)
         try:
@@ -102,6 +115,8 @@ class ActionService:
                 raise ForbiddenError(
                     f"{name} needs the role {action.role.label}, not {operator.role.label}"
                 )
+            if self._acts_on and not isinstance(action, _BY_ACCOUNT):
+                raise RefusedError(f"{name} does not belong to one account; leave account out")
             result = await self._result(action, operator.actor, row_id)
         except OutcomePendingError:
             raise

@@ -29,6 +29,10 @@ class DashboardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             description=f"port; 0: any. If {DEFAULT_PORT} is taken, any other is used",
         ),
     ] = DEFAULT_PORT
+    run_name: Annotated[
+        str,
+        Meta(max_length=40, description="name of this run among several; empty: host and home"),
+    ] = ""
     names: Annotated[
         tuple[str, ...],
         Meta(description="further host names that requests may use"),

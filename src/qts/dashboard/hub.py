@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
 from qts.cache import CacheStore
 from qts.dashboard.live_status import (
@@ -72,6 +73,11 @@ class Hub:
                 # Not wait_for: before 3.12 it loses a cancellation that comes with an update.
                 async with asyncio.timeout(KEEPALIVE_S):
                     await self._updated.wait()
+
+    async def wait_read(self) -> None:
+        """Wait until cache and database were read, or could not be."""
+        while "not read yet" in self._problems.values():
+            await self._updated.wait()
 
     def answer(self, requested_ns: int, *, with_history: bool) -> bytes:
         """Return the state for a page, with how long it was held back here and its own age."""
@@ -160,7 +166,11 @@ class Hub:
             age_s = max(age_s, STALE_S + 0.001)
         stored = self._stored
         if stored is not None and self._stored_ns < self._live.changed_ns:
-            stored = msgspec.structs.replace(stored, is_locked=None)
+            stored = replace(stored, is_locked=None)
+        if stored is not None and stored.status is not None:
+            read_s = (self._clock.monotonic_ns() - self._stored_ns) / 1e9
+            status = replace(stored.status, age_s=stored.status.age_s + read_s)
+            stored = replace(stored, status=status)
         return Observed(
             live=self._live.status,
             age_s=age_s,
@@ -179,6 +189,7 @@ class Hub:
                 "safety": seen.stored.safety if seen.stored else None,
                 "switches": seen.stored.switches if seen.stored else None,
                 "troubles": seen.problems,
+                "stored": seen.stored.status if seen.stored else None,
             }
         )
         self._composed_ns = self._clock.monotonic_ns()

@@ -29,6 +29,19 @@ TTL_MS = 5_000
 STALE_S = 3.0  # above this age a status is old: the views grey it and say its age
 
 
+RunLabel = Literal["LIVE", "PAPER", "SIMULATED"]
+VerdictState = Literal["trading", "exits_only", "stopped", "unknown"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether QTS trades and, if not, why: a sentence in both languages, and its reasons."""
+
+    state: VerdictState
+    en: str
+    ko: str
+    codes: list[str] = []
+
+
 class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     kind: str
@@ -146,9 +159,11 @@ class LiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     leases: list[LeaseStatus] = []  # of each account: its epoch, and who stands by
 
     @property
-    def label(self) -> str:
+    def label(self) -> RunLabel:
         """What is traded: LIVE, PAPER or SIMULATED."""
-        return "SIMULATED" if self.simulated else self.mode.upper()
+        if self.simulated:
+            return "SIMULATED"
+        return "LIVE" if self.mode == "live" else "PAPER"
 
 
 def encode(live: LiveStatus) -> str:

@@ -17,8 +17,15 @@ from qts.backtest import JobRow
 from qts.dashboard.action_log import ActionRow
 from qts.dashboard.candles import Candle
 from qts.dashboard.equity import AccountCurve, DayProfit
-from qts.dashboard.live_status import LimitStatus, LiveStatus, PositionStatus, StrategyStatus
-from qts.dashboard.verdict import RunState, Verdict
+from qts.dashboard.live_status import (
+    LimitStatus,
+    LiveStatus,
+    PositionStatus,
+    StrategyStatus,
+    Verdict,
+)
+from qts.dashboard.run_status import StoredRunStatus
+from qts.dashboard.verdict import RunState
 from qts.notify import StoredAlert
 from qts.orders import OrderRow, PositionRow, StrategyProfit
 from qts.outbox import Depth
@@ -39,15 +46,22 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Parameters of a query; this one has none."""
 
 
+class AccountParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    account: Annotated[
+        str,
+        Meta(max_length=100, description="of this account's run, as /runs lists it; empty: own"),
+    ] = ""
+
+
 class IdParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: UUID
 
 
-class EquityParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EquityParams(AccountParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     span: Literal["1d", "1w", "1m", "all"] = "1d"
 
 
-class TradesParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TradesParams(AccountParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     span: Annotated[Literal["7d", "30d", "90d", "365d"], Meta(description="the last days")] = "30d"
 
 
@@ -79,7 +93,12 @@ class ListParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cursor: Cursor = ""
 
 
-class OrdersParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AccountListParams(AccountParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    limit: Limit = 100
+    cursor: Cursor = ""
+
+
+class OrdersParams(AccountListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: Annotated[
         OrdersState | None,
         Meta(description="state of the latest attempt; WAITING: stop orders"),
@@ -88,11 +107,11 @@ class OrdersParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=
     open: Annotated[bool, Meta(description="only open orders")] = False
 
 
-class FillsParams(ListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FillsParams(AccountListParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     symbol: Symbol = ""
 
 
-class AlertsParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AlertsParams(AccountParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: Limit = 100
     acknowledged: Annotated[bool, Meta(description="acknowledged alerts, too")] = True
 
@@ -107,6 +126,7 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True):
     safety: FailSafeStatus | None
     switches: dict[str, Switch] | None  # `account`, and each strategy with a switch
     troubles: dict[str, str]  # what could not be read, by source
+    stored: StoredRunStatus | None = None  # what the run stored in the database
 
 
 class PositionsPage(msgspec.Struct, frozen=True, kw_only=True):

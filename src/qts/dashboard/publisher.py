@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import cache, partial
@@ -25,17 +24,22 @@ import qts
 from qts import telemetry
 from qts.brokers import LeaseStatus, read_lease
 from qts.cache import CacheStore, StoreWrite
+from qts.dashboard.account_status import (
+    limit_statuses,
+    money_status,
+    position_statuses,
+    rounded,
+    safety_status,
+    total_money,
+    worst_safety,
+)
 from qts.dashboard.lane_handlers import STATUS_WRITTEN
 from qts.dashboard.live_status import (
     INTERVAL_S,
     KEY,
     TTL_MS,
-    AccountStatus,
-    LimitStatus,
     LiveStatus,
     OutboxStatus,
-    PositionStatus,
-    SafetyStatus,
     StrategyStatus,
     VenueStatus,
     encode,
@@ -49,20 +53,20 @@ from qts.dashboard.run_metrics import (
     handled_by_lane,
 )
 from qts.dashboard.run_samples import SampleWriter
+from qts.dashboard.run_status import RunStatusWriter
 from qts.dashboard.strategy_profits import StrategyProfitReader
+from qts.dashboard.verdict import Observed, judge
 from qts.domain import AccountKey, EventRefusedError, OperationError
 from qts.events import Event, Payload
 from qts.events import payloads as p
 from qts.notify import RecentAlert
 from qts.orders import AccountState, load_account_state
 from qts.outbox import Depth, paused_streams, stream_depths
-from qts.pipeline import Portfolio, compute_exposure, merged_markets, trading_day_start
-from qts.risk import SafetyState
+from qts.pipeline import merged_markets, trading_day_start
 
 log = telemetry.logger("dashboard")
 
 SLOW_INTERVAL_S = 1.0  # for what costs a query or a merge of histograms
-_WON = Decimal("0.01")
 _PROCESSED = telemetry.counter(
     "everbit_outbox_processed_total", "Attempts that ended.", ("stream", "result")
 )
@@ -102,6 +106,9 @@ class StatusPublisher:
         self._last_ticks: dict[AccountKey, tuple[int, int]] = {}  # count of ticks, when reached
         self._leases: list[LeaseStatus] = []
         self._cache = sources.accounts[0].cache.status()
+        self._run_status = RunStatusWriter(
+            sources.database, sources.name, [(each.key, each.epoch) for each in sources.accounts]
+        )
         self._profits = StrategyProfitReader(sources.database, sources.accounts)
         self.metrics = RunMetrics(sources, self._emit)
         self._samples = [
@@ -198,9 +205,9 @@ class StatusPublisher:
             cache=self._cache,
             outbox=self._outbox,
             strategies=self._strategies(),
-            positions=[found for each in sources.accounts for found in _positions(each)],
-            money=_total(each.money for each in venues),
-            safety=_worst([each.safety for each in venues]),
+            positions=[found for each in sources.accounts for found in position_statuses(each)],
+            money=total_money(each.money for each in venues),
+            safety=worst_safety([each.safety for each in venues]),
             venues=venues,
             refusals=dict(sources.refusals),
             precheck_refusals=dict(sources.precheck_refusals),
@@ -245,10 +252,10 @@ class StatusPublisher:
             account=account.key.account,
             ticks=account.ticks.count,
             feed=account.feed.status(),
-            money=_money(account.portfolio, state),
-            safety=_safety(account),
+            money=money_status(account.portfolio, state),
+            safety=safety_status(account),
             tick_age_s=self._tick_age_s(account),
-            limits=_limits(account, state),
+            limits=limit_statuses(account, state),
         )
 
     def _tick_age_s(self, account: AccountSources) -> float | None:
@@ -256,7 +263,7 @@ class StatusPublisher:
         last = self._last_ticks.get(account.key)
         if count and (last is None or last[0] != count):
             last = self._last_ticks[account.key] = count, now_ns
-        return _rounded((now_ns - last[1]) / 1e9) if last else None
+        return rounded((now_ns - last[1]) / 1e9) if last else None
 
     def _all_alerts(self, now: float) -> list[RecentAlert]:
         found = self._cache.alerts()
@@ -295,91 +302,8 @@ class StatusPublisher:
             await self._profits.update(each.key, state, day)
         self._leases = [await read_lease(database, each.key) for each in sources.accounts]
         self._profits.export()
-
-
-def _positions(account: AccountSources) -> Iterator[PositionStatus]:
-    portfolio, notes = account.portfolio, account.position_notes()
-    for each in portfolio.positions.values():
-        yield PositionStatus(
-            symbol=each.symbol,
-            quantity=each.quantity,
-            average_price=each.average_price,
-            price=(price := portfolio.price(each)),
-            unrealised=((price - each.average_price) * each.quantity).quantize(_WON),
-            strategy=portfolio.owners.get(each.symbol, ""),
-            price_age_s=_rounded(account.feed.price_age_s(each.symbol)),
-            note=notes.get(each.symbol, ""),
-            name=portfolio.instruments.name(each.symbol),
-            stop_price=account.stop_price(each.symbol),
-            venue=account.venue,
-        )
-
-
-def _money(portfolio: Portfolio, state: AccountState | None) -> AccountStatus:
-    return AccountStatus(
-        cash=portfolio.cash.quantize(_WON),
-        equity=portfolio.equity.quantize(_WON),
-        realised_today=(state.earned_today if state else Decimal(0)).quantize(_WON),
-        unrealised=portfolio.unrealised.quantize(_WON),
-        orders_today=state.orders_today if state else 0,
-    )
-
-
-def _limits(account: AccountSources, state: AccountState | None) -> list[LimitStatus]:
-    """Return the limits on new positions; none before the account is read."""
-    if state is None:
-        return []
-    limits = account.limits
-    used = compute_exposure("", state, account.portfolio)
-    found: dict[str, tuple[Decimal | int, Decimal | int]] = {
-        "daily_loss": (max(Decimal(0), -used.daily_pnl), used.equity * limits.daily_loss),
-        "orders_per_day": (used.orders_today, limits.orders_per_day),
-        "orders_per_minute": (used.orders_last_minute, limits.orders_per_minute),
-        "max_open_symbols": (used.open_symbols, limits.max_open_symbols),
-        "max_exposure": (used.total_value, used.equity * limits.max_exposure),
-    }
-    return [
-        LimitStatus(name=name, used=Decimal(value).quantize(_WON), limit=Decimal(limit))
-        for name, (value, limit) in found.items()
-        if limit > 0
-    ]
-
-
-def _total(accounts: Iterable[AccountStatus]) -> AccountStatus:
-    """Add accounts up; all of them are in won."""
-    rows = [msgspec.structs.asdict(each) for each in accounts]
-    return AccountStatus(**{name: sum(row[name] for row in rows) for name in rows[0]})
-
-
-def _safety(account: AccountSources) -> SafetyStatus:
-    now, suspension = account.monitor.safety, account.pipeline.suspension
-    return SafetyStatus(
-        state=now.state,
-        code=now.code,
-        message=now.message,
-        trading=account.monitor.enabled(),
-        database_read=account.monitor.is_current,
-        session_open=account.is_open(),
-        clock_synced=account.skew.is_synced(),
-        suspended=suspension.reason if suspension else "",
-        may_trade=account.is_reconciled(),
-        clock_skew_s=None if (skew := account.skew.seconds) is None else round(skew, 2),
-    )
-
-
-def _worst(found: Sequence[SafetyStatus]) -> SafetyStatus:
-    """Return the state of the account that is most restricted."""
-    states = list(SafetyState)
-
-    def rank(each: SafetyStatus) -> tuple[bool, int, bool, bool]:
-        state = states.index(SafetyState(each.state))
-        return not each.trading, state, bool(each.suspended), not each.may_trade
-
-    return max(found, key=rank)
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
+        live = self.collect(now)
+        await self._run_status.write(live, judge(Observed(live=live, age_s=0.0)))
 
 
 @cache

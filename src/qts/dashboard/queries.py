@@ -28,6 +28,7 @@ from qts.dashboard.cursor import (
 from qts.dashboard.equity import load_curve, load_day_profit
 from qts.dashboard.hub import Hub
 from qts.dashboard.log_files import LogFiles, LogsPage
+from qts.dashboard.runs import RunsPage, load_runs
 from qts.dashboard.sources import DashboardSources
 from qts.dashboard.trades import SPANS, TradesView, group_trades, load_trades, to_csv
 from qts.database import Row
@@ -104,11 +105,11 @@ class DashboardQueries:
         self._clock = clock
         self._candles_lock = asyncio.Lock()
 
-    async def status(self, _params: pages.Params) -> pages.StatusPage:
+    async def status(self, _params: pages.AccountParams) -> pages.StatusPage:
         """Return whether QTS trades and why, and the live status of the run."""
         return self._hub.state()
 
-    async def overview(self, params: pages.Params) -> dict[str, Any]:
+    async def overview(self, params: pages.AccountParams) -> dict[str, Any]:
         """Return what the first page shows beside the status."""
         fills, alerts = pages.FillsParams(limit=10), pages.AlertsParams()
         return {
@@ -123,7 +124,11 @@ class DashboardQueries:
             "alerts": (await self.alerts(alerts)).alerts,
         }
 
-    async def positions(self, _params: pages.Params) -> pages.PositionsPage:
+    async def runs(self, _params: pages.Params) -> RunsPage:
+        """Return all runs on this database, and sums of what is known now."""
+        return await load_runs(self._database, self._sources.accounts)
+
+    async def positions(self, _params: pages.AccountParams) -> pages.PositionsPage:
         """Return the positions of the ledger, and as the run sees them with prices and stops."""
         rows = [row for key in self._accounts for row in await list_positions(self._database, key)]
         live = await self._hub.live()
@@ -193,7 +198,7 @@ class DashboardQueries:
         page, cursor = cut_page(rows, params.limit, _fill_position)
         return pages.FillsPage(fills=page, next_cursor=cursor)
 
-    async def strategies(self, _params: pages.Params) -> pages.StrategiesPage:
+    async def strategies(self, _params: pages.AccountParams) -> pages.StrategiesPage:
         """Return the strategies of the run with their parameters and the profit of the day."""
         live = await self._hub.live()
         return pages.StrategiesPage(
@@ -221,7 +226,7 @@ class DashboardQueries:
             alerts=await store.rows(params.limit, acknowledged=params.acknowledged)
         )
 
-    async def risk(self, _params: pages.Params) -> pages.RiskPage:
+    async def risk(self, _params: pages.AccountParams) -> pages.RiskPage:
         """Return the fail-safe and its log, the kill switches, limits and refusals."""
         state, live = self._hub.state(), await self._hub.live()
         return pages.RiskPage(

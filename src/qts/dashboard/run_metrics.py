@@ -16,7 +16,7 @@ from qts.database import Database
 from qts.domain import AccountKey, Clock
 from qts.events import EngineStatus, EventEngine, Payload
 from qts.events import payloads as p
-from qts.feed import Feed
+from qts.feed import PriceFeed
 from qts.notify import RecentAlerts
 from qts.outbox import StreamConfig
 from qts.pipeline import (
@@ -64,8 +64,9 @@ class AccountSources(NamedTuple):
 
     venue: str
     key: AccountKey
+    epoch: Callable[[], int]  # of the lease
     cache: Cache
-    feed: Feed
+    feed: PriceFeed
     ticks: TickPublisher
     market: MarketState
     portfolio: Portfolio
@@ -90,6 +91,7 @@ class AccountSources(NamedTuple):
 class StatusSources(NamedTuple):
     """The parts of a run whose state is published."""
 
+    name: str
     mode: Literal["paper", "live"]
     simulated: bool
     began: datetime

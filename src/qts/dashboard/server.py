@@ -25,10 +25,12 @@ from qts.dashboard.api.endpoints import query_types
 from qts.dashboard.api.problem import ProblemError
 from qts.dashboard.api.server import Api
 from qts.dashboard.config import DashboardConfig
+from qts.dashboard.decoding import decode_params
 from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response, refuse
 from qts.dashboard.handlers import DashboardHandlers
 from qts.dashboard.hub import Hub
 from qts.dashboard.manual_orders import ManualOrderError
+from qts.dashboard.pages import AccountParams
 from qts.dashboard.queries import DashboardQueries
 from qts.dashboard.session import (
     COOKIE,
@@ -40,6 +42,7 @@ from qts.dashboard.session import (
 )
 from qts.dashboard.sources import DashboardSources
 from qts.dashboard.static_files import StaticFiles
+from qts.dashboard.views import RunViews
 from qts.domain import Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
 
@@ -51,6 +54,7 @@ SEND_TIMEOUT_S = 10.0
 # Routes of the pages below /api.
 _QUERIES: dict[str, Callable[[DashboardQueries, Any], Awaitable[Any]]] = {
     "overview": DashboardQueries.overview,
+    "runs": DashboardQueries.runs,
     "equity": DashboardQueries.equity,
     "names": DashboardQueries.names,
     "events": DashboardQueries.dead_letters,
@@ -88,10 +92,10 @@ class Dashboard:
         self._sockets: set[web.WebSocketResponse] = set()
         self._clock = clock
         self.failed = asyncio.Event()
-        database, keys = sources.database, sources.accounts
-        self.hub = Hub(sources.store, sources.cache.prefix, database, keys, clock)
-        self._handlers = DashboardHandlers(sources, self.hub, clock)
-        self._api = Api(database, self._handlers, config.api_requests_per_minute, clock)
+        self._views = RunViews(sources, clock)
+        self.hub = self._views.own.hub
+        self._handlers = DashboardHandlers(self._views, clock)
+        self._api = Api(sources.database, self._handlers, config.api_requests_per_minute, clock)
         guard = Guard(config, port, self._sessions)
         self.app = web.Application(
             middlewares=[guard.check, _convert_errors, self._api.check],
@@ -189,43 +193,55 @@ class Dashboard:
         action = decode(await request.read())
         session = self._session(request)
         operator = Operator(session.actor, session.role, request.remote or "?")
-        done = await self._handlers.act(action, operator)
+        account = decode_params(request.query, AccountParams).account
+        done = await self._handlers.act(action, operator, account)
         return _json({"done": done.message})
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         """Answer each message of a page with the next state."""
         if len(self._sockets) >= MAX_SOCKETS:
             return error_response(503, f"{MAX_SOCKETS} pages are open already")
+        account = decode_params(request.query, AccountParams).account
+        await self._views.get(account)  # refuses one that is unknown
         page = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024)
         if not page.can_prepare(request).ok:
             return error_response(400, "expected a WebSocket request")
         await page.prepare(request)
         self._sockets.add(page)
         try:
-            await self._answer(page, request)
+            await self._answer(page, request, account)
         finally:
             self._sockets.discard(page)
         return page
 
-    async def _answer(self, page: web.WebSocketResponse, request: web.Request) -> None:
+    async def _answer(
+        self, page: web.WebSocketResponse, request: web.Request, account: str
+    ) -> None:
         cookie, version = request.cookies.get(COOKIE), -1
+        hub: Hub | None = None
         try:
             async for _ in page:
                 requested_ns = self._clock.monotonic_ns()
-                await self.hub.wait_newer(version)
+                found = (await self._views.get(account)).hub
+                if found is not hub:  # it was closed while the page was hidden
+                    hub, version = found, -1
+                await hub.wait_newer(version)
                 if self.failed.is_set():  # what the hub holds is not followed any more
                     await page.close(code=WSCloseCode.GOING_AWAY)
                     return
                 if self._sessions.find(cookie) is None:
                     await page.close(code=4401, message=b"log in again")
                     return
-                text = self.hub.answer(requested_ns, with_history=version == -1)
-                version = self.hub.version
+                text = hub.answer(requested_ns, with_history=version == -1)
+                version = hub.version
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     await page.send_str(text.decode())
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
                 request.transport.abort()
+        except (OperationError, RefusedError) as error:
+            log.warning("view of a run not opened", account=account, error=str(error))
+            await page.close(code=WSCloseCode.GOING_AWAY)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -233,7 +249,8 @@ class Dashboard:
         task = asyncio.create_task(self.hub.run())
         task.add_done_callback(self._on_hub_done)
         try:
-            yield
+            async with self._views.closing():
+                yield
         finally:
             task.cancel()
             await asyncio.wait({task})

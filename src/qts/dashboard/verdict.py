@@ -3,6 +3,7 @@
     run reports ──▶ no reason                ▶ trading
                     reasons against entries  ▶ exits_only
                     reasons against all      ▶ stopped
+    run stores its status elsewhere          ▶ as that run says in the database
     run ended                                ▶ stopped
     run silent, or nothing can be read       ▶ unknown
 
@@ -18,7 +19,14 @@ import msgspec
 from msgspec.structs import replace
 
 from qts.brokers import is_account_locked
-from qts.dashboard.live_status import STALE_S, LiveStatus, SafetyStatus, StrategyStatus
+from qts.dashboard.live_status import (
+    STALE_S,
+    LiveStatus,
+    SafetyStatus,
+    StrategyStatus,
+    Verdict,
+)
+from qts.dashboard.run_status import RunStatus, StoredRunStatus, load_run_status
 from qts.database import Database
 from qts.domain import AccountKey
 from qts.risk import FailSafe, FailSafeStatus, KillSwitch, SafetyState, Switch
@@ -28,28 +36,21 @@ MAX_REASONS = 4
 ACCOUNT = "account"  # key of its switch
 _BLOCKING = ("FAIL", "LOCKDOWN")
 
-VerdictState = Literal["trading", "exits_only", "stopped", "unknown"]
-RunState = Literal["reporting", "silent", "ended", "unknown"]
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The sentence in both languages, and the codes of its reasons."""
-
-    state: VerdictState
-    en: str
-    ko: str
-    codes: list[str] = []
+# remote: its live status is in another cache than this one; the database has its main figures.
+RunState = Literal["reporting", "remote", "silent", "ended", "unknown"]
 
 
 class StoredState(msgspec.Struct, frozen=True):
     """What the database says about the accounts of a run.
 
     `is_locked`: a run holds one of them; None: not read since the run last sent a status.
+    `status` is what the run stored of the first account.
     """
 
     safety: FailSafeStatus
     switches: Mapping[str, Switch]
     is_locked: bool | None
+    status: StoredRunStatus | None = None
 
 
 async def read_stored(database: Database, *accounts: AccountKey) -> StoredState:
@@ -64,6 +65,7 @@ async def read_stored(database: Database, *accounts: AccountKey) -> StoredState:
         max(states, key=lambda each: list(SafetyState).index(each.state)),
         switches,
         any([await is_account_locked(database, each) for each in accounts]),
+        await load_run_status(database, accounts[0]),
     )
 
 
@@ -86,7 +88,22 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
             return "reporting"
         if self.stored is None or self.stored.is_locked is None:
             return "unknown"
+        if self.remote is not None and self.stored.is_locked:
+            return "remote"
         return "silent" if self.stored.is_locked else "ended"
+
+    @property
+    def status_age_s(self) -> float | None:
+        """Age of the last status that was read, here or in the database."""
+        if self.live is None and self.stored is not None and self.stored.status is not None:
+            return self.stored.status.age_s
+        return self.age_s
+
+    @property
+    def remote(self) -> StoredRunStatus | None:
+        """Current status in the database of a run whose live status was never read here."""
+        found = self.stored.status if self.stored and self.live is None else None
+        return found if found and found.is_current else None
 
 
 class _Reason(NamedTuple):
@@ -101,6 +118,8 @@ def judge(seen: Observed) -> Verdict:
     match seen.run, seen.live:
         case "reporting", LiveStatus() as live:
             return _of_run(live, seen)
+        case "remote", _ if seen.remote is not None:
+            return _of_remote(seen.remote.status, seen)
         case "ended", _:
             en, ko = _last_status(seen)
             return Verdict(
@@ -156,14 +175,25 @@ def _of_venues(live: LiveStatus) -> Verdict:
     )
 
 
+def _of_remote(status: RunStatus, seen: Observed) -> Verdict:
+    """Return what the run says, or what the database says against it: that is never older."""
+    if status.verdict.state == "stopped" or len(status.accounts) > 1:
+        return status.verdict
+    reasons = [*_stored_switch(seen), *_stored_safety(seen)]
+    return _refusing(reasons) if reasons else status.verdict
+
+
 def _of_run(live: LiveStatus, seen: Observed) -> Verdict:
     if len(live.venues) > 1:
         return _of_venues(live)
     reasons = [*_switches(live, seen), *_safety(live, seen), *_run(live), *_limits(live)]
     reasons.extend(_strategies(live))
+    return _refusing(reasons) if reasons else _trading(live)
+
+
+def _refusing(reasons: list[_Reason]) -> Verdict:
+    """Return the sentence of a run that does not trade, or only sells."""
     codes = [each.code for each in reasons]
-    if not reasons:
-        return _trading(live)
     shown = reasons[:MAX_REASONS]
     en, ko = "; ".join(each.en for each in shown), ", ".join(each.ko for each in shown)
     if any(each.blocks_exits for each in reasons):
@@ -211,6 +241,14 @@ def _switches(live: LiveStatus, seen: Observed) -> Iterator[_Reason]:
         text = "the run cannot read the database"
         yield _Reason("database", text, "실행이 데이터베이스를 읽지 못함", True)
         return
+    found = list(_stored_switch(seen))
+    yield from found
+    if not found and not live.safety.trading:
+        yield _Reason("kill_switch", "the kill switch is on in the run", "비상 정지가 켜짐", True)
+
+
+def _stored_switch(seen: Observed) -> Iterator[_Reason]:
+    """Yield the account's switch in the database, unless it allows trading."""
     stored = seen.stored.switches.get(ACCOUNT) if seen.stored else None
     if stored is not None and not stored.enabled:
         en, ko = (
@@ -222,17 +260,22 @@ def _switches(live: LiveStatus, seen: Observed) -> Iterator[_Reason]:
         yield _Reason(
             "never_allowed", text, "이 계좌의 거래가 허용된 적이 없음 (qts kill off)", True
         )
-    elif not live.safety.trading:
-        yield _Reason("kill_switch", "the kill switch is on in the run", "비상 정지가 켜짐", True)
 
 
 def _safety(live: LiveStatus, seen: Observed) -> Iterator[_Reason]:
     """Yield the fail-safe of the database or, if that allows trading, the one the run applies."""
     if not live.safety.database_read:
         return
-    worst: FailSafeStatus | SafetyStatus = live.safety
-    if seen.stored is not None and seen.stored.safety.state in _BLOCKING:
-        worst = seen.stored.safety
+    found = list(_stored_safety(seen))
+    yield from found or _fail_safe(live.safety)
+
+
+def _stored_safety(seen: Observed) -> Iterator[_Reason]:
+    if seen.stored is not None:
+        yield from _fail_safe(seen.stored.safety)
+
+
+def _fail_safe(worst: FailSafeStatus | SafetyStatus) -> Iterator[_Reason]:
     if worst.state in _BLOCKING:
         text = " ".join(filter(None, (worst.state, worst.code, worst.message)))
         short = " ".join(filter(None, (worst.state, worst.code)))  # the page says what a code means
@@ -296,16 +339,16 @@ def _silence(seen: Observed) -> tuple[str, str]:
         return text, "그 상태를 읽을 수 없습니다"
     if "status" in seen.problems:
         return seen.problems["status"], "그 상태를 해석할 수 없습니다"
-    if seen.age_s is None:
+    if seen.status_age_s is None:
         return "it has sent no status yet", "아직 상태를 보내지 않았습니다"
-    en, ko = _span(seen.age_s)
+    en, ko = _span(seen.status_age_s)
     return f"its last status is {en} old", f"마지막 상태가 {ko} 전 것입니다"
 
 
 def _last_status(seen: Observed) -> tuple[str, str]:
-    if seen.age_s is None:
+    if seen.status_age_s is None:
         return "", ""
-    en, ko = _span(seen.age_s)
+    en, ko = _span(seen.status_age_s)
     return f", its last status is {en} old", f" (마지막 상태 {ko} 전)"
 
 

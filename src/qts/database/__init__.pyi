@@ -11,6 +11,7 @@ from qts.database.migrations import Migration as Migration
 from qts.database.migrations import MigrationStatus as MigrationStatus
 from qts.database.migrations import migrate as migrate
 from qts.database.migrations import migration_status as migration_status
+from qts.database.migrations import require_schema as require_schema
 from qts.database.pool import Database as Database
 from qts.database.pool import Ping as Ping
 from qts.database.sql import load_queries as load_queries

@@ -124,6 +124,16 @@ def _compare(known: list[Migration], applied: list[AppliedMigration]) -> Migrati
     return MigrationStatus(current, latest, applied, known[current:])
 
 
+async def require_schema(database: Database, version: int | None = None) -> None:
+    """Refuse a database whose schema is older than a version, the latest without one."""
+    found = await migration_status(database)
+    if found.current < (found.latest if version is None else version):
+        raise RefusedError(
+            f"the database at {database.where} has schema {found.current}, and this QTS has"
+            f" {found.latest}; start qts run, which migrates it, or run qts ops database migrate"
+        )
+
+
 async def _apply(connection: Connection, migration: Migration) -> None:
     await connection.execute(begin("read committed", read_only=False))
     try:

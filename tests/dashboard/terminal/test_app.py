@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from textual.widgets import DataTable, Static, TabbedContent
+from msgspec.structs import replace
+from textual.widgets import DataTable, Label, Static, TabbedContent
 
 from qts.cache import CacheConfig, CacheStore
 from qts.cache.redis import RedisStore
-from qts.dashboard import LiveStatusSource, TerminalSnapshot, Top
+from qts.dashboard import LiveStatusSource, RunsPage, TerminalSnapshot, Top
 from qts.dashboard.terminal.app import ConfirmDialog, HelpScreen
 from qts.dashboard.terminal.tables import TABLES
 from qts.database import Database
@@ -26,7 +27,7 @@ from qts.risk import KillSwitch
 from tests.accounts import PAPER
 from tests.cli.test_run import Qts
 from tests.dashboard.statuses import live, publish, snapshot
-from tests.dashboard.terminal.test_tables import an_order
+from tests.dashboard.terminal.test_tables import a_run, an_order
 
 SIZE = (80, 24)
 TIMEOUT_S = 60.0
@@ -38,6 +39,7 @@ class FixedSource:
     def __init__(self, snapshot: TerminalSnapshot) -> None:
         self.snapshot = snapshot
         self.killed: list[str] = []
+        self.chosen: list[str] = []
         self.fails = ""
         self.was_read = asyncio.Event()
 
@@ -49,6 +51,11 @@ class FixedSource:
         if self.fails:
             raise OperationError(self.fails)
         self.killed.append(actor)
+
+    async def choose(self, account: str) -> None:
+        if self.fails:
+            raise OperationError(self.fails)
+        self.chosen.append(account)
 
 
 def a_view(shown: TerminalSnapshot | None = None) -> tuple[Top, FixedSource]:
@@ -105,6 +112,21 @@ async def test_a_question_mark_shows_the_keys_and_ctrl_c_quits() -> None:
         await pilot.press("ctrl+c")
     assert app.return_code == 0
     assert source.killed == []
+
+
+async def test_r_lists_the_runs_and_enter_shows_one() -> None:
+    page = RunsPage(runs=[a_run("paper:1111"), a_run("upbit:2222")], totals=[], own=["paper:1111"])
+    app, source = a_view(replace(snapshot(live(), []), runs=page))
+    async with app.run_test(size=SIZE) as pilot:
+        await asyncio.wait_for(source.was_read.wait(), TIMEOUT_S)
+        await pilot.press("k")
+        assert "paper:1111" in str(app.screen.query(Label).first().render())
+        await pilot.press("n", "r")
+        assert app.screen.query_one("#runs", DataTable).row_count == 2
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert source.chosen == ["upbit:2222"]
+        assert len(app.screen_stack) == 1
 
 
 async def test_tab_cycles_through_the_tables() -> None:

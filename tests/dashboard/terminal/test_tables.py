@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from qts.dashboard import TerminalSnapshot, frame
+from qts.dashboard import RunsPage, TerminalSnapshot, frame
 from qts.dashboard.live_status import SafetyStatus
-from qts.dashboard.terminal.tables import LANES, TABLES, banner, is_normal, lanes, rows_of
+from qts.dashboard.runs import RunRow, sum_runs
+from qts.dashboard.terminal.tables import (
+    LANES,
+    RUNS,
+    TABLES,
+    banner,
+    is_normal,
+    lanes,
+    rows_of,
+    runs,
+)
 from qts.notify import RecentAlert
 from qts.orders import OrderRow
 from tests.dashboard.statuses import live, snapshot
@@ -42,6 +54,34 @@ def an_order(state: str | None = "UNKNOWN") -> OrderRow:
         filled=Decimal("0E-18"),
         good_until=None,
     )
+
+
+def a_run(account: str, **more: Any) -> RunRow:
+    fields: dict[str, Any] = {
+        "account": account, "state": "active", "is_current": True, "age_s": 0.4, "epoch": 1,
+        "host": "a", "pid": 7, "home": "/home", "standbys": [], "name": "scalper",
+        "label": "PAPER", "currency": "KRW", "equity": Decimal(1000), "day_profit": Decimal(-5),
+        "open_orders": 2, "unknown": 1, "alerts": 3, "trading": True, "safety": "NORMAL",
+    } | more  # fmt: skip
+    return RunRow(**fields)
+
+
+def test_a_run_that_is_old_stands_in_brackets_and_is_in_no_sum() -> None:
+    rows = [
+        a_run("paper:11112222333"),
+        a_run("upbit:1", state="silent", is_current=False, age_s=61.0, standbys=["b, process 9"]),
+        a_run("kis:1", label=None, equity=None, day_profit=None, age_s=None, trading=None, name=""),
+    ]
+    page = RunsPage(runs=rows, totals=sum_runs(rows), own=["paper:11112222333"])
+    assert [" | ".join(row) for row in runs(page)] == [
+        "scalper | paper:11112222 | PAPER | active | 0 s | 1,000 | -5 | 2 | 1 | 3 | allowed",
+        "scalper | upbit:1 | PAPER | silent +1 | 61 s | (1,000) | (-5) | 2 | 1 | 3 | allowed",
+        "- | kis:1 | unknown | active | - | - | - | 2 | 1 | 3 | never set",
+        "sum of 1/2 | KRW | PAPER | 1 not counted |  | 1,000 | -5 |  |  |  | ",
+    ]
+    assert all(len(row) == len(RUNS) for row in runs(page))
+    assert "\nRuns\n" in frame(replace(snapshot(live()), runs=page))
+    assert "\nRuns\n" not in frame(replace(snapshot(live()), runs=replace(page, runs=rows[:1])))
 
 
 def test_the_banner_shows_state_and_account() -> None:

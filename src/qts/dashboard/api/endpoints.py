@@ -19,6 +19,7 @@ Query = Callable[[DashboardQueries, Any], Awaitable[Any]]
 
 QUERIES: dict[str, Query] = {
     "/status": DashboardQueries.status,
+    "/runs": DashboardQueries.runs,
     "/positions": DashboardQueries.positions,
     "/orders": DashboardQueries.orders,
     "/orders/{id}": DashboardQueries.order,

@@ -5,11 +5,13 @@ import { nameOf } from "./names.js";
 import { positionsOf } from "./pages_trade.js";
 import { zoom } from "./price_chart.js";
 import * as push from "./push.js";
-import { may, model, state } from "./state.js";
+import { may, model, state, withAccount } from "./state.js";
 import { colours, language, serverText, setColours, setLanguage, t } from "./labels.js";
 
+// What the server can tell by account; the rest belongs to this dashboard's home or to the whole database.
+const BY_ACCOUNT = /^\/api\/(overview|equity|orders|trades|action)(\?|$)/;
 export async function call(path, body) {
-  const reply = await fetch(path, body && {
+  const reply = await fetch(BY_ACCOUNT.test(path) ? withAccount(path) : path, body && {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-QTS-CSRF": state.me.csrf },
     body: JSON.stringify(body),

@@ -4,15 +4,20 @@ import { orders, overview, strategies } from "./pages_trade.js";
 import { market } from "./pages_market.js";
 import { trades } from "./pages_trades.js";
 import { logs } from "./pages_logs.js";
+import { runs } from "./pages_runs.js";
 import { backtests, cache, events, feed, outbox, router, settings } from "./pages_system.js";
 import { actions, call, errorText } from "./actions.js";
 import { showToast } from "./dialog.js";
 import * as push from "./push.js";
-import { may, model, span, state, stopwatch, take } from "./state.js";
+import { account, may, model, remoteMoney, span, state, stopwatch, take, withAccount } from "./state.js";
 import { codeText, colours, language, serverText, setColours, setLanguage, stateName, t } from "./labels.js";
 
-const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, logs, settings };
-const KEYS = "12345r67890g-"; // one for each page
+const PAGES = { overview, events, feed, market, orders, trades, strategies, outbox, cache, router, backtests, logs, settings, runs };
+const KEYS = "12345r67890g-a"; // one for each page
+// Of another run: what the database has of its account and, where both share a cache, its live status.
+const STORED = new Set(["overview", "orders", "trades", "runs"]);
+const LIVE = new Set(["events", "feed", "strategies", "cache"]);
+const shown = (key) => key in PAGES && (!account || STORED.has(key) || (state.live !== null && LIVE.has(key)));
 const BAR = new Set(["overview", "market", "orders", "trades"]); // of a phone, beside the menu
 const REFRESH_MS = 1000;
 const EQUITY_S = 20;
@@ -26,7 +31,7 @@ let menuOpen = false; // of a phone
 
 const route = () => {
   const [, name = "overview", id] = location.hash.split("/");
-  return { name: name in PAGES ? name : "overview", id: id && decodeURIComponent(id) };
+  return { name: shown(name) ? name : "overview", id: id && decodeURIComponent(id) };
 };
 const placeOf = ({ name, id }) => `${name}/${id ?? ""}`;
 
@@ -47,21 +52,25 @@ function top(now) {
   const banner = now.stored === "known" ? safety.state : now.verdict === "lost" ? t("lost") : now.link === "known" && troubles.database ? "DATABASE" : t("state_unknown");
   const kind = now.stored === "known" ? safety.state.toLowerCase() : now.verdict === "lost" || troubles.database ? "lost" : "idle";
   const fresh = now.run === "known";
-  const profit = live && Number(live.money.realised_today) + Number(live.money.unrealised);
+  const stored = live ? null : state.stored?.status;
+  const mode = live ? modeOf(live) : stored?.label.toLowerCase();
+  const money = live?.money ?? remoteMoney();
+  const profit = money && Number(money.realised_today) + Number(money.unrealised);
   const trouble = now.link === "known" ? Object.values(troubles).map(serverText).join(" · ") : "";
   const skew = fresh && Math.abs(live.safety.clock_skew_s ?? 0) > 0.5;
   return h("header", { id: "top", class: `state-${kind}` },
     button(t("skip"), "skip", { id: "skip" }, "skip"),
     h("h1", { class: "brand" }, "QTS"),
     h("span", { id: "banner", class: `banner ${kind}` }, stateName(banner), now.stored === "known" && safety.code ? ` ${safety.code}` : ""),
-    live && h("span", { "data-from": "run" }, chip(t(modeOf(live)), `mode-${modeOf(live)}`)),
+    mode && h("span", { "data-from": live ? "run" : "stored" }, chip(t(mode), `mode-${mode}`)),
+    account && h("a", { id: "other-run", class: "chip warn", href: "/#/runs", title: account }, `${stored?.name || t("run")} ${account.split(":")[0]}:${account.split(":")[1]?.slice(0, 8)} ✕`),
     now.link === "known" && state.run === "ended" && h("span", { id: "not-running", class: "chip bad" }, t("not_running")),
     live && h("span", { id: "account", class: "dim", title: `${live.broker}:${live.account}` }, `${live.broker}:${live.account.slice(0, 8)}`),
     (live?.venues ?? []).length > 1 && h("span", { id: "venues", "data-from": "run" }, live.venues.map((each) => chip(`${each.venue} ${each.safety.trading ? stateName(each.safety.state) : t("stop")}`, each.safety.state === "NORMAL" && each.safety.trading ? "" : "bad"))),
     skew && chip(`${t("clock_skew")} ${live.safety.clock_skew_s.toFixed(1)} s`, "warn"),
     ages(now),
     h("span", { class: "message dim" }, trouble || (now.stored === "known" && (codeText(safety.code) ?? safety.message)) || ""),
-    live && h("span", { class: `profit ${tone(profit)}`, "data-from": "run" }, signedWon(profit)),
+    money && h("span", { class: `profit ${tone(profit)}`, "data-from": live ? "run" : "stored" }, signedWon(profit)),
     h("span", { class: "dim clock" }, live ? zoned(clock(live.at)) : ""),
     may("trade") && !(now.stored === "known" && !state.switches?.account?.enabled) && button(t("stop"), "kill", { "data-on": "0", id: "stop", title: "k" }, "stop"),
     button("◐", "theme", { title: "t", "aria-label": t("theme") }, "plain desk"),
@@ -71,7 +80,7 @@ function top(now) {
 }
 
 const nav = (name) =>
-  h("nav", { id: "nav", "aria-label": t("pages"), class: menuOpen ? "open" : "" }, Object.keys(PAGES).map((key, at) =>
+  h("nav", { id: "nav", "aria-label": t("pages"), class: menuOpen ? "open" : "" }, Object.keys(PAGES).map((key, at) => shown(key) &&
     h("a", { href: `#/${key}`, class: [key === name && "here", BAR.has(key) && "main"].filter(Boolean).join(" "), "aria-current": key === name ? "page" : null }, h("kbd", { "aria-hidden": "true" }, KEYS[at]), t(key))),
     button(t("more"), "more", { id: "more-pages", "aria-expanded": String(menuOpen), "aria-controls": "nav" }, !BAR.has(name) ? "here" : ""),
     h("p", { class: "dim foot" }, state.live ? `${state.live.version} · ${t("uptime")} ${zoned(moment(state.live.started_at))}` : "", h("br"), state.me ? t(`role_${state.me.role}`) : ""));
@@ -167,7 +176,7 @@ document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   const at = KEYS.indexOf(event.key);
   if (event.key === "Escape" && menuOpen) app.toggleMenu();
-  else if (at >= 0) location.hash = `#/${Object.keys(PAGES)[at]}`;
+  else if (at >= 0 && shown(Object.keys(PAGES)[at])) location.hash = `#/${Object.keys(PAGES)[at]}`;
   else if (event.key === "k") { event.preventDefault(); ACTIONS.kill({ on: "0" }); }
   else if (event.key === "t") ACTIONS.theme();
   else if (event.key === "l") ACTIONS.language();
@@ -187,7 +196,7 @@ document.addEventListener("visibilitychange", () => document.hidden || load());
 
 let backoffMs = 250;
 function connect() {
-  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/live`);
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${withAccount("/api/live")}`);
   let since = stopwatch();
   let silent;
   const request = () => {

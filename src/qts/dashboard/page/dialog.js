@@ -1,6 +1,7 @@
 // The confirmation of an action, and the short message after it.
 import { h } from "./dom.js";
 import { t } from "./labels.js";
+import { account } from "./state.js";
 
 let hideTimer;
 export function showToast(text, kind = "", ms = 6000) {
@@ -19,6 +20,7 @@ export function confirmAction({ title, lines, kind, reason = true, required = tr
   const check = more && h("input", { type: "checkbox", id: "more" });
   const form = h("form", { method: "dialog" },
     h("h2", { id: "confirm-title" }, title),
+    account && h("p", { class: "warn" }, t("on_account").replace("{}", account)),
     lines.map((line) => h("p", {}, line)),
     field, check && h("label", { class: "check" }, check, more),
     h("div", { class: "buttons" }, h("button", { id: "no", type: "button" }, t("cancel")), h("button", { id: "yes", class: kind }, title)));

@@ -88,7 +88,7 @@ const LABELS = {
   win_rate: ["win rate", "승률"], costs: ["Costs", "비용"], best_worst: ["Best, worst trade", "최고, 최저 거래"], arguments: ["Arguments", "인자"], signals: ["Signals", "신호"], errors: ["Errors", "오류"],
   set_params: ["Set", "적용"], disabled: ["disabled", "중단됨"], warming_up: ["warming up", "준비 중"], default: ["default", "기본값"], find: ["find", "찾기"],
   actions: ["Operator actions", "여기서 한 일"], actor: ["Actor", "누가"], action: ["Action", "동작"], outcome: ["Outcome", "결과"],
-  help: ["Keys: 1–9, 0, -, r, g pages · k stop trading · t theme · l language · ? this", "단축키: 1–9, 0, -, r, g 페이지 · k 거래 중지 · t 테마 · l 언어 · ? 도움말"],
+  help: ["Keys: 1–9, 0, -, r, g, a pages · k stop trading · t theme · l language · ? this", "단축키: 1–9, 0, -, r, g, a 페이지 · k 거래 중지 · t 테마 · l 언어 · ? 도움말"],
   suspended: ["Suspended symbols", "중지된 종목"], unknown_orders: ["Orders with an unknown outcome", "결과를 모르는 주문"],
   logout: ["Log out", "로그아웃"], uptime: ["since", "시작"],
   profit_by_strategy: ["Today by strategy", "전략별 오늘 손익"], fees: ["fees", "수수료"], held_value: ["held", "보유 금액"], capital: ["capital", "자본 한도"],
@@ -110,6 +110,11 @@ const LABELS = {
   sure_allow: ["Orders can be sent again after this.", "주문이 다시 나갈 수 있습니다."],
   sure_release: ["Trading resumes after this. First check positions, orders and the log.", "이후 거래가 재개됩니다. 먼저 보유, 주문, 기록을 확인하세요."],
   no_reply: ["No reply from the dashboard", "대시보드가 응답하지 않습니다"], push_failed: ["Not subscribed", "알림을 등록하지 못했습니다"], push_blocked: ["The browser blocks notifications from this page.", "브라우저가 이 페이지의 알림을 차단했습니다."],
+  runs: ["Runs", "실행 목록"], run: ["Run", "실행"], mode: ["Mode", "구분"], mode_unknown: ["unknown", "알 수 없음"], status_age: ["Status age", "상태 경과"], unknown_short: ["Unknown outcomes", "결과 미확인"], sentence: ["Whether it trades", "거래 여부"],
+  run_active: ["active", "거래 실행"], run_silent: ["silent", "응답 없음"], run_waiting: ["standby takes over", "대기 실행이 인계 중"], run_ended: ["ended", "종료됨"], standby: ["standby", "대기"], never_allowed: ["never allowed", "허용된 적 없음"], allowed: ["allowed", "허용"],
+  sums: ["Sums by mode and currency", "구분·통화별 합계"], sum_of: ["{counted} of {accounts} accounts", "계좌 {accounts}개 중 {counted}개"], not_counted: ["not counted, old or unknown", "오래되었거나 알 수 없어 제외"], sums_note: ["A sum adds only figures that are at most five seconds old. LIVE, PAPER and SIMULATED are never added to each other.", "합계에는 5초 이내의 수치만 더합니다. 실거래, 모의, 시뮬레이션은 서로 더하지 않습니다."],
+  no_runs: ["No run has stored a status in the last seven days.", "최근 7일간 상태를 저장한 실행이 없습니다."], trades_silent: ["Unknown: a run holds the account and does not report.", "알 수 없음: 계좌를 사용하는 실행이 상태를 보내지 않습니다."], trades_waiting: ["Not yet: a standby is about to take the account.", "아직 아님: 대기 실행이 계좌를 넘겨받는 중입니다."], trades_ended: ["No: no run has the account.", "아니요: 계좌를 사용하는 실행이 없습니다."],
+  own_run: ["this dashboard", "이 대시보드"], own_run_back: ["the run of this dashboard", "이 대시보드의 실행"], on_account: ["On another run: account {}", "다른 실행의 계좌: {}"],
   clock_skew: ["venue clock", "거래소 시각 차"],
 };
 

@@ -2,6 +2,7 @@
 import { call } from "./actions.js";
 import { h } from "./dom.js";
 import { language } from "./labels.js";
+import { account } from "./state.js";
 
 const DELAY_MS = 100; // a page draws many symbols at once
 const MOST = 200; // of one request
@@ -33,5 +34,6 @@ export function nameOf(symbol) {
 // Return name and symbol, with a link to the market; `given` is a name to use until the one of the language is known.
 export const titled = (symbol, given = "") => {
   const name = nameOf(symbol) || given;
-  return h("a", { class: "symbol", href: `#/market/${encodeURIComponent(symbol)}` }, name ? [h("b", {}, name), h("small", { class: "dim" }, ` ${symbol}`)] : symbol);
+  // The price chart is of what this home recorded.
+  return h(account ? "span" : "a", { class: "symbol", href: account ? null : `#/market/${encodeURIComponent(symbol)}` }, name ? [h("b", {}, name), h("small", { class: "dim" }, ` ${symbol}`)] : symbol);
 };

@@ -3,7 +3,7 @@ import { lines } from "./charts.js";
 import { bar, button, card, chip, figure, h, moment, ms, n, number, right, row, share, short, silent, table, tone, won, zoned } from "./dom.js";
 import { isSupported } from "./push.js";
 import { nameOf } from "./names.js";
-import { may } from "./state.js";
+import { account, may } from "./state.js";
 import { colours, language, serverText, settingText, stateName, t } from "./labels.js";
 
 const LANES = ["P0", "P1", "P2", "P3"];
@@ -28,7 +28,7 @@ export const events = {
       table([t("number"), t("at"), t("type"), t("handler"), t("error"), t("status"), silent(t("action"))],
         (data?.dead_letters ?? []).map((each) =>
           row([each.number, moment(each.died_at), `P${each.priority} ${each.event_type}`, each.handler, each.error, chip(each.state),
-            each.state === "dead" && may("trade") ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
+            each.state === "dead" && may("trade") && !account ? button(t("replay"), "replay", { "data-number": each.number }) : ""])), t("none")));
     if (!live) return h("div", { class: "grid" }, idle(t("event_system_status"), state), letters);
     const { lanes } = live.events;
     const series = (first) => LANES.map((name, at) => ({ name, kind: "abcd"[at], values: history.map((point) => point[first + at]) }));

@@ -2,7 +2,7 @@
 import { lines } from "./charts.js";
 import { bar, button, card, chip, clock, day, figure, h, moment, n, number, price, quantity, right, row, share, signedShare, signedWon, silent, table, tone, won, zoned } from "./dom.js";
 import { nameOf, titled } from "./names.js";
-import { may } from "./state.js";
+import { account, may, remoteMoney } from "./state.js";
 import { codeText, language, serverText, stateName, t } from "./labels.js";
 
 const switchText = ({ switches, now }) => {
@@ -65,10 +65,11 @@ function alertsOf({ live }, data) {
   return { open: newest(all.filter((each) => each.open)), past: newest([...all.filter((each) => !each.open), ...log]) };
 }
 
-// In Korean: what the code means, then the message itself, which is written in English when it happens.
+// In Korean: what the code means, then its details. What is not a sentence of ours, as the error of a venue, stays English.
 const alertText = (each) => {
+  const text = serverText(each.text);
   const meaning = language() === "ko" && codeText(each.code);
-  return meaning ? [meaning, h("small", { class: "dim", lang: "en" }, ` ${each.text}`)] : each.text;
+  return meaning ? [meaning, h("small", { class: "dim", lang: text === each.text ? "en" : null }, ` ${text}`)] : text;
 };
 const alertLine = (each) =>
   h("li", { class: each.severity }, h("time", {}, clock(each.at)), chip(each.code || each.severity, each.severity),
@@ -86,9 +87,10 @@ const alertList = (state, data) => {
 
 // Profit and equity of the run, or of its last sample in the database if that is newer than the status.
 function dayFigures({ live, now }, today) {
-  const money = live && (now.run === "known" || !today?.at || live.at >= Date.parse(today.at) / 1000) ? live.money : null;
+  const remote = remoteMoney();
+  const money = remote ?? (live && (now.run === "known" || !today?.at || live.at >= Date.parse(today.at) / 1000) ? live.money : null);
   const from = money
-    ? { realised: money.realised_today, unrealised: money.unrealised, equity: money.equity, note: `${t("cash")} ${won(money.cash)}`, source: "run" }
+    ? { realised: money.realised_today, unrealised: money.unrealised, equity: money.equity, note: `${t("cash")} ${won(money.cash)}`, source: remote ? "stored" : "run" }
     : today ? { ...today, note: today.at ? zoned(moment(today.at)) : "", source: "tables" }
       : { realised: null, unrealised: null, equity: null, note: "", source: "run" };
   const profit = from.realised === null || from.unrealised === null ? null : Number(from.realised) + Number(from.unrealised);
@@ -219,7 +221,7 @@ export const orders = {
 };
 
 const field = (strategy, name, schema) =>
-  h("label", {}, h("span", {}, name), h("input", { "data-param": name, "data-strategy": strategy.key, placeholder: strategy.params[name], "aria-label": `${strategy.key} ${name}`, inputmode: "decimal" }),
+  h("label", {}, h("span", {}, name), h("input", { "data-param": name, "data-strategy": strategy.key, placeholder: strategy.params[name], "aria-label": `${strategy.key} ${name}`, inputmode: "decimal", disabled: Boolean(account) }),
     h("small", { class: "dim" }, `${schema.description ?? ""} ${bounds(schema)}`));
 const bounds = (schema) =>
   ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].filter((key) => key in schema)
@@ -245,7 +247,7 @@ export const strategies = {
         h("div", { class: "figures" }, figure(t("signals"), number(each.signals)), figure(t("errors"), number(each.errors), each.errors ? "bad" : ""), figure(t("dropped"), number(each.dropped))),
         h("div", { class: "fields" }, Object.entries(each.fields).map(([name, schema]) => field(each, name, schema))),
         may("trade") && h("div", { class: "buttons" },
-          button(t("set_params"), "params", { "data-strategy": each.key }),
+          !account && button(t("set_params"), "params", { "data-strategy": each.key }),
           button(each.enabled ? t("stop_trading") : t("allow_trading"), "kill", { "data-on": each.enabled ? "0" : "1", "data-strategy": each.key }, each.enabled ? "stop" : "go")))),
       card(t("profit_by_strategy"), profitTable(state.live)),
       [["precheck_refusals", state.live.precheck_refusals], ["refusals", state.live.refusals]].map(([label, counts]) =>

@@ -3,6 +3,7 @@ import { button, card, compact, figure, h, moment, n, number, price, quantity, r
 import { named, setVenues } from "./pages_trade.js";
 import { titled } from "./names.js";
 import { stateName, t } from "./labels.js";
+import { withAccount } from "./state.js";
 
 const SPANS = ["7d", "30d", "90d", "365d"];
 const chosenOf = (filters) => filters.trades ?? "30d";
@@ -54,7 +55,7 @@ export const trades = {
     return h("div", { class: "grid" },
       h("section", { class: "card wide" }, h("h2", {}, t("trades")),
         h("div", { class: "buttons", role: "group", "aria-label": t("span_of") }, SPANS.map((each) => button(t(`span_${each}`), "trades-span", { "data-span": each, "aria-pressed": each === span }, each === span ? "chosen" : "")),
-          h("a", { class: "button", href: `/api/trades.csv?span=${span}`, download: "qts-trades.csv" }, t("download"))),
+          h("a", { class: "button", href: withAccount(`/api/trades.csv?span=${span}`), download: "qts-trades.csv" }, t("download"))),
         total && h("div", { class: "figures" },
           figure(t("profit_sum"), signedWon(total.profit), tone(total.profit)), figure(t("trades"), number(total.trades)),
           figure(t("win_rate"), total.trades ? share(total.wins / total.trades) : "–"), figure(t("average_trade"), total.trades ? signedWon(total.profit / total.trades) : "–", tone(total.profit))),

@@ -3,6 +3,11 @@
 // with another machine's, so that a slow connection or a wrong clock cannot make a state look younger than it is.
 import { t } from "./labels.js";
 
+// The account whose run this page shows; none: the run of this dashboard.
+export const account = new URLSearchParams(location.search).get("account") ?? "";
+export const withAccount = (path) => (account ? `${path}${path.includes("?") ? "&" : "?"}account=${encodeURIComponent(account)}` : path);
+export const linkOf = (key) => `/${key ? `?account=${encodeURIComponent(key)}` : ""}#/overview`;
+
 export const OLD_S = 3; // as STALE_S of the server
 const TABLES_OLD_S = 10;
 const MAX_POINTS = 600;
@@ -15,7 +20,7 @@ export function stopwatch() {
 
 export const state = {
   live: null, live_age_s: null, run: "unknown", verdict: null, safety: null, switches: null, troubles: {},
-  history: [], sla: {}, me: null, subscription: null,
+  stored: null, history: [], sla: {}, me: null, subscription: null,
   opened: stopwatch(), answer: null, tables: null, equity: null,
 };
 
@@ -41,6 +46,9 @@ const standing = (age, limit) => (age === null ? "unknown" : age > limit ? "old"
 
 export const span = (seconds) =>
   seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h`;
+
+// The money that the run stored in the database, where its live status cannot be read: {money, age_s}, or null.
+export const remoteMoney = () => (state.run === "remote" && state.stored?.status.money ? state.stored.status.money : null);
 
 // Return the state model: for each source its age in seconds (null: never read) and whether that is known, old or unknown.
 export function model() {

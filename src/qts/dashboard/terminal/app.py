@@ -13,14 +13,26 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
+from qts.dashboard.runs import RunsPage
 from qts.dashboard.terminal.source import StatusSource, TerminalSnapshot
-from qts.dashboard.terminal.tables import LANES, TABLES, Row, banner, is_normal, lanes, rows_of
-from qts.domain import OperationError
+from qts.dashboard.terminal.tables import (
+    LANES,
+    RUNS,
+    TABLES,
+    Row,
+    banner,
+    is_normal,
+    lanes,
+    rows_of,
+    runs,
+)
+from qts.domain import OperationError, RefusedError
 
 REFRESH_INTERVAL_S = 0.25
 LARGE = (150, 36)  # columns and lines from which on all tables are shown at once
 HELP = """\
 tab, shift+tab  next, previous table (a large terminal shows all of them)
+r               all runs on this database; enter shows the chosen one
 k               stop trading: the kill switch, after a confirmation
 q, ctrl+c       quit; the run goes on
 ?               this help
@@ -36,7 +48,7 @@ class ConfirmDialog(ModalScreen[bool]):
 
     CSS = """
     ConfirmDialog { align: center middle; }
-    ConfirmDialog > Vertical { width: 60; height: 7; border: heavy $error; padding: 1 2; }
+    ConfirmDialog > Vertical { width: 60; height: auto; border: heavy $error; padding: 1 2; }
     ConfirmDialog > Vertical { background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -44,8 +56,14 @@ class ConfirmDialog(ModalScreen[bool]):
         Binding("n,escape,q,enter", "answer(False)", "no"),
     ]
 
+    def __init__(self, accounts: str = "") -> None:
+        super().__init__()
+        self._accounts = accounts  # named where there are several runs
+
     def compose(self) -> ComposeResult:
         with Vertical():
+            if self._accounts:
+                yield Label(f"Account {self._accounts}")
             yield Label("Stop all trading? No order is sent, not even a stop's.")
             yield Label("Positions and orders at the venue stay as they are.")
             yield Label("y: stop, n: cancel")
@@ -70,6 +88,35 @@ class HelpScreen(ModalScreen[None]):
         yield Static(HELP, id="help", markup=False)
 
 
+class RunsScreen(ModalScreen[str]):
+    """All runs on the database; enter returns the account of the chosen one."""
+
+    CSS = """
+    RunsScreen { align: center middle; }
+    RunsScreen > Vertical { width: 96%; height: 80%; border: heavy $primary; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,r", "dismiss(None)", "close")]
+
+    def __init__(self, page: RunsPage) -> None:
+        super().__init__()
+        self._page = page
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Runs on this database; (figures) in brackets are old, ? unknown, ! alerts")
+            yield DataTable(id="runs", cursor_type="row")
+
+    def on_mount(self) -> None:
+        table = self.query_one("#runs", DataTable)
+        table.add_columns(*RUNS)
+        table.add_rows(runs(self._page))
+        table.focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        if event.cursor_row < len(self._page.runs):  # below them are the sums
+            self.dismiss(self._page.runs[event.cursor_row].account)
+
+
 class Top(App[None]):
     """Live status, refreshed four times a second; its only action is to stop trading."""
 
@@ -92,6 +139,7 @@ class Top(App[None]):
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", priority=True, show=False),
         Binding("question_mark", "help", "help", key_display="?"),
+        Binding("r", "runs", "runs"),
         Binding("k", "kill", "stop trading"),
         Binding("tab", "next(1)", "next table", priority=True),
         Binding("shift+tab", "next(-1)", "previous table", priority=True, show=False),
@@ -169,11 +217,27 @@ class Top(App[None]):
     def action_help(self) -> None:
         self.push_screen(HelpScreen())
 
+    def action_runs(self) -> None:
+        if self.snapshot.runs is None:
+            self.notify("The runs are not read yet.")
+            return
+        self.push_screen(RunsScreen(self.snapshot.runs), self._on_chosen)
+
+    async def _on_chosen(self, account: str | None) -> None:
+        if account is None:
+            return
+        try:
+            await self._source.choose(account)
+        except (OperationError, RefusedError) as error:
+            self.notify(f"NOT shown: {error}", severity="error", timeout=30)
+
     def action_kill(self) -> None:
         if "kill_switch" in self.snapshot.verdict.codes:
             self.notify("Trading is stopped already; qts kill off allows it again.")
             return
-        self.push_screen(ConfirmDialog(), self._on_confirm)
+        page = self.snapshot.runs
+        accounts = ", ".join(page.own) if page is not None and len(page.runs) > 1 else ""
+        self.push_screen(ConfirmDialog(accounts), self._on_confirm)
 
     async def _on_confirm(self, yes: bool | None) -> None:
         if not yes:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from qts.dashboard.live_status import LiveStatus, VenueStatus
+from qts.dashboard.run_status import StoredRunStatus
+from qts.dashboard.runs import RunsPage
 from qts.dashboard.terminal.source import TerminalSnapshot
 from qts.domain import AccountKey
 from qts.feed import FeedStatus
@@ -20,6 +22,7 @@ POSITIONS = ("symbol", "quantity", "average", "price", "price age", "open won", 
 ALERTS = ("time", "severity", "alert")
 FEED = ("figure", "value")
 TABLES = {"Orders": ORDERS, "Positions": POSITIONS, "Feed": FEED, "Alerts": ALERTS}
+RUNS = ("run", "account", "mode", "state", "age", "equity", "today", "open", "?", "!", "switch")
 WIDTH = 80
 
 
@@ -37,6 +40,8 @@ def rows_of(name: str, snapshot: TerminalSnapshot) -> list[Row]:
 def banner(snapshot: TerminalSnapshot) -> tuple[str, str, str]:
     """Return three lines: the safety state, the account, and whether QTS trades."""
     live, sentence = snapshot.live, snapshot.verdict.en
+    if live is None and snapshot.stored is not None:
+        return _stored_banner(snapshot.stored, snapshot.trouble), "", sentence
     if live is None:
         return f"QTS  {snapshot.trouble}".strip()[:WIDTH], "", sentence
     safety, account = live.safety, live.money
@@ -53,6 +58,60 @@ def banner(snapshot: TerminalSnapshot) -> tuple[str, str, str]:
         f"  open {account.unrealised:+,.0f}  orders {account.orders_today:,}  ticks {live.ticks:,}"
     )
     return first.strip()[:WIDTH], second[:WIDTH], sentence
+
+
+def _stored_banner(stored: StoredRunStatus, trouble: str) -> str:
+    """Return the line of a run whose live status is in another cache."""
+    status, old = stored.status, f"{trouble}  " if trouble else ""
+    money = f"  equity {_won(status.money.equity)}" if status.money and not trouble else ""
+    account = AccountKey(*stored.account.split(":", 1)).short
+    return f"{old}{status.label} on {account}  {status.name}{money}"[:WIDTH]
+
+
+def runs(page: RunsPage) -> Iterator[Row]:
+    """Yield a row for each run, then the sums of what is known now.
+
+    Figures that are old stand in brackets.
+    """
+    for each in page.runs:
+        shown = _number_of if each.is_current else _bracketed
+        yield (
+            each.name or "-",
+            AccountKey(*each.account.split(":", 1)).short,
+            each.label or "unknown",
+            f"{each.state} +{len(each.standbys)}" if each.standbys else each.state,
+            "-" if each.age_s is None else f"{each.age_s:.0f} s",
+            shown(each.equity, "{:,.0f}"),
+            shown(each.day_profit, "{:+,.0f}"),
+            f"{each.open_orders:,}",
+            f"{each.unknown:,}",
+            f"{each.alerts:,}",
+            "never set" if each.trading is None else "allowed" if each.trading else "STOPPED",
+        )
+    for total in page.totals:
+        missing = f"{len(total.missing)} not counted" if total.missing else ""
+        yield (
+            f"sum of {total.counted}/{total.accounts}",
+            total.currency,
+            total.label,
+            missing,
+            "",
+            _number_of(total.equity, "{:,.0f}"),
+            _number_of(total.day_profit, "{:+,.0f}"),
+            *[""] * 4,
+        )
+
+
+def _number_of(value: Decimal | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _bracketed(value: Decimal | None, form: str) -> str:
+    return "-" if value is None else f"({form.format(value)})"
+
+
+def _won(value: Decimal) -> str:
+    return f"{value:,.0f}"
 
 
 def _venues(live: LiveStatus | None) -> list[VenueStatus]:
@@ -74,6 +133,8 @@ def _accounts(live: LiveStatus) -> str:
 def is_normal(snapshot: TerminalSnapshot) -> bool:
     """Return whether QTS trades, and the state is NORMAL and recent."""
     live = snapshot.live
+    if live is None and snapshot.run == "remote":
+        return not snapshot.trouble and snapshot.verdict.state == "trading"
     if live is None or snapshot.trouble:
         return False
     return live.safety.state == "NORMAL" and snapshot.verdict.state == "trading"
@@ -151,6 +212,8 @@ def frame(snapshot: TerminalSnapshot) -> str:
     for name, headings in TABLES.items():
         if rows := rows_of(name, snapshot):
             parts.append(f"{name}\n{_table(headings, rows[:10])}")
+    if snapshot.runs is not None and len(snapshot.runs.runs) > 1:
+        parts.append(f"Runs\n{_table(RUNS, list(runs(snapshot.runs)))}")
     return "\n\n".join(parts)
 
 
