@@ -13,7 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from qts.brokers import AccountLease, AccountTakenError, list_accounts
+from qts.brokers import AccountLease, AccountTakenError, list_accounts, read_lease
+from qts.brokers import lease as lease_module
 from qts.database import Database
 from qts.domain import AccountKey, RefusedError, Secret, SystemClock
 from tests.outbox.kit import until
@@ -176,3 +177,48 @@ async def test_a_lease_makes_its_account_known(database: Database) -> None:
     assert list(await list_accounts(database)) == []
     async with lease_of(database), lease_of(database, SECOND):
         assert list(await list_accounts(database)) == [FIRST, SECOND]
+
+
+async def test_a_release_is_notified_to_the_standby(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "POLL_INTERVAL_S", 1000.0)
+    first, second = lease_of(database), lease_of(database)
+    await first.acquire()
+    taking = asyncio.create_task(second.acquire_when_free())
+
+    async def stands_by() -> bool:
+        return bool((await read_lease(database, FIRST)).standbys)
+
+    await until(stands_by, 20)
+    async with asyncio.timeout(20):
+        await first.release()
+        await taking
+    assert second.may_send
+    await second.release()
+
+
+async def test_a_release_waits_for_the_renewal_in_flight(database: Database) -> None:
+    first, second = lease_of(database), lease_of(database)
+    await first.acquire()
+    async with first._in_use:
+        releasing = asyncio.create_task(first.release())
+        await asyncio.sleep(0)
+        assert not releasing.done()
+    await releasing
+    await second.acquire()
+    assert second.may_send  # at once: the first has released it
+    await second.release()
+
+
+async def test_a_lease_that_is_held_again_is_reported(database: Database) -> None:
+    reported: asyncio.Queue[str] = asyncio.Queue()
+    async with lease_of(database) as lease:
+        running = asyncio.create_task(lease.run(lambda _code, _text: None, reported.put_nowait))
+        pid = lease._connection.get_server_pid()
+        await database.fetchval("SELECT pg_terminate_backend($1)", pid)
+        async with asyncio.timeout(20):
+            assert await reported.get() == "account lease held again"
+        assert (lease.is_held, lease.epoch) == (True, 2)
+        running.cancel()
+        await asyncio.wait({running})

@@ -71,6 +71,24 @@ async def test_an_order_that_shows_late_is_not_called_absent(
         assert await kit.attempts(submitted.intent_id) == ["ACKED"]
 
 
+async def test_a_clock_that_is_set_forward_makes_no_order_absent(
+    database: Database, clock: ManualClock
+) -> None:
+    async with open_kit(database, clock, named=True) as kit:
+        kit.venue.after, kit.venue.lag_s = lost_reply, 300.0
+        submitted = await kit.submit()
+        await kit.work()
+        assert (await kit.reconciler.reconcile_now()).resolved.waiting == 1
+        clock.set_wall(clock.now() + timedelta(seconds=200))
+        assert (await kit.reconciler.reconcile_now()).resolved.waiting == 1
+        assert await kit.attempts(submitted.intent_id) == ["UNKNOWN"]
+        kit.venue.lag_s = 0.0
+        assert (await kit.reconciler.reconcile_now()).resolved.accepted == 1
+        assert kit.context.first_looks.keys() == {submitted.attempt_id}
+        await kit.reconciler.reconcile_now()
+        assert kit.context.first_looks == {}
+
+
 async def test_two_orders_that_fit_ask_a_person(database: Database, clock: ManualClock) -> None:
     async with open_kit(database, clock, named=False) as kit:
         kit.venue.after = lost_reply

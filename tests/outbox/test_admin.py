@@ -28,12 +28,6 @@ from qts.outbox import (
 from qts.outbox.testing import FailFirst, RecordingBus, make_due, run_due
 from tests.outbox.kit import STREAMS, Recorder, accepted, publish, running, statuses
 
-PROGRAM = """
-import sys
-from qts.cli.main import run_command
-sys.exit(run_command(sys.argv[1:]))
-"""
-
 
 async def kill(database: Database, bus: PostgresBus, event: OutboxEvent, error: Exception) -> None:
     async def fail(_: Any) -> None:
@@ -155,7 +149,7 @@ def qts(
 ) -> subprocess.CompletedProcess[str]:
     settings = {"DATABASE_URL": url.reveal(), "QTS_HOME": str(home), "HOME": str(home)}
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *group.split(), *arguments],
+        [sys.executable, "-m", "qts", *group.split(), *arguments],
         env={"PATH": os.environ["PATH"], **settings},
         capture_output=True,
         text=True,

@@ -117,15 +117,18 @@ async def test_clocks_that_differ_are_raised_once_per_episode(parts: Parts) -> N
         codes = [entry.code for entry in await parts.fail_safe.log()]
         return codes.count("FS113") == expected
 
+    async def waits() -> bool:
+        return bool(parts.clock._sleepers)
+
     async with running(watch_venue_clock(maintained(parts))):
         for expected in (1, 2):  # noqa: B007 - read by is_raised
             parts.measure(-3.7)
             for _ in range(3):
-                await asyncio.sleep(0)
+                await until(waits)
                 await parts.clock.advance(CLOCK_CHECK_INTERVAL_S)
                 await until(is_raised)
             assert await parts.state() is S.WARNING
             parts.measure(0.0)
+            await until(waits)
             await parts.clock.advance(CLOCK_CHECK_INTERVAL_S)
-            await asyncio.sleep(0)
     assert "-3.5 s ahead of ours" in (await parts.fail_safe.log())[0].message

@@ -61,7 +61,7 @@ class StopBench(Bench):
         sink.may_fill.set()
         self.states: list[tuple[str, str]] = []
         self.changed = asyncio.Event()
-        self.runner.update = self._update  # type: ignore[method-assign]
+        self.runner.update = self._update  # type: ignore[method-assign, assignment]
         self.database = database
         self.portfolio.apply_tick(tick(at=NOW_S))
 

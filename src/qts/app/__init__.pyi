@@ -1,4 +1,3 @@
-from qts.app.account import AccountSettings as AccountSettings
 from qts.app.account import TradingAccount as TradingAccount
 from qts.app.account_configs import backtest_config as backtest_config
 from qts.app.app import App as App
@@ -23,10 +22,12 @@ from qts.app.pair import hand_over as hand_over
 from qts.app.rehearsal import RehearsalOptions as RehearsalOptions
 from qts.app.rehearsal import check_key as check_key
 from qts.app.rehearsal import rehearse as rehearse
+from qts.app.run_parts import AccountSettings as AccountSettings
 from qts.app.servers import ServerInfo as ServerInfo
 from qts.app.servers import cache_url as cache_url
 from qts.app.servers import database_url as database_url
 from qts.app.servers import open_database as open_database
+from qts.app.servers import open_status_store as open_status_store
 from qts.app.servers import open_store as open_store
 from qts.app.servers import resolve_home as resolve_home
 from qts.app.servers import start_servers as start_servers

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from msgspec.structs import replace
 
 from qts.app.market_history import recent_bars
+from qts.app.run_parts import AccountSettings, RunParts
 from qts.app.supervision import TaskSupervisor
 from qts.app.venue import FeedSource, connect_venue, instrument_sync, open_paper_broker
 from qts.app.workers import RunWorkers
-from qts.brokers import AccountLease, Broker
+from qts.brokers import Broker
 from qts.brokers.paper import PaperBroker
 from qts.cache import Cache, CacheStore
-from qts.config import Config
-from qts.database import Database
-from qts.domain import Clock, Instruments, Tick
-from qts.events import AccountEvents, AsyncPublisher, EventEngine, Payload
-from qts.feed import Feed, read_symbols
-from qts.notify import RecentAlerts
+from qts.domain import Instruments, OperationError, Tick
+from qts.events import AccountEvents, AsyncPublisher, EventEngine, Payload, Priority
+from qts.feed import PriceFeed, read_symbols
 from qts.orders import DatabaseSafetyControls, ExecutionContext, Ledger, Reconciler, SubmitResult
 from qts.orders.engine import ExecutionEngine
 from qts.outbox import EventBus
 from qts.pipeline import (
-    DecisionJournal,
     DecisionPolicy,
     EtedaPipeline,
     IntentTracker,
@@ -36,8 +34,6 @@ from qts.pipeline import (
     OrderSubmitter,
     PipelineHooks,
     Portfolio,
-    PortfolioStore,
-    StrategyConfig,
     StrategyRunner,
     maintenance,
     own_stops,
@@ -67,38 +63,14 @@ from qts.risk import (
     MicroRiskLoop,
     OrderProposal,
     PreTradeGate,
-    RiskLimits,
     SafetyMonitor,
     SafetyState,
 )
 from qts.risk.fail_safe_reporter import FailSafeReporter
-from qts.strategies import Strategy
 from qts.venues import ClockSkew
 
 DRAIN_TIMEOUT_S = 5.0
-
-
-class AccountSettings(NamedTuple):
-    """What an account of a run is opened with; `keys` is the folder of its venue's token."""
-
-    config: Config
-    lease: AccountLease
-    keys: Path
-
-
-class RunParts(NamedTuple):
-    """What the accounts of a run share from its start."""
-
-    database: Database
-    clock: Clock
-    began: datetime
-    alerts: RecentAlerts
-    instances: Sequence[StrategyConfig]
-    strategies: Mapping[str, Strategy[Any]]
-    limits: RiskLimits
-    journal: DecisionJournal | None
-    store: PortfolioStore
-    next_cycle: Callable[[], int]
+STREAM_CLOSE_S = 1.0
 
 
 class TradingAccount:
@@ -126,7 +98,7 @@ class TradingAccount:
     events: AccountEvents
     cache: Cache
     ticks: TickPublisher
-    feed: Feed
+    feed: PriceFeed
     broker: Broker
     skew: ClockSkew
     warm_up: WarmUp
@@ -157,7 +129,7 @@ class TradingAccount:
         await self._instrument_sync.start()
         paper = open_paper_broker(config, database, clock, known)
         self._paper: PaperBroker | None = await stack.enter_async_context(paper)
-        self._orders = await stack.enter_async_context(database.reserved())
+        self.order_database = await stack.enter_async_context(database.reserved())
 
     async def connect(
         self, stack: AsyncExitStack, bars: BarPublisher, symbols: list[str] | None
@@ -171,7 +143,7 @@ class TradingAccount:
 
         every, into = config.telemetry.trace_every, (self.portfolio, self.cache, on_tick)
         self.ticks = TickPublisher(self.events, *into, self._paper, every)
-        source, paper = FeedSource(self.ticks.callbacks, symbols), self._paper
+        source, paper = FeedSource(self.ticks.callbacks, symbols, self._run.roles), self._paper
         self.feed, self.broker, self.skew, history = await stack.enter_async_context(
             connect_venue(config, database, clock, self.keys, self.instruments, source, paper)
         )
@@ -210,7 +182,7 @@ class TradingAccount:
             safety=DatabaseSafetyControls(self.fail_safe, self.kill_switch),
             config=config.orders,
             clock=clock,
-            order_database=self._orders,
+            order_database=self.order_database,
         )
         self.execution = ExecutionEngine(context, updates, self.positions, self.lease)
         self._freezer = PositionFreezer(database, bus, key, self._run.alerts, version, clock)
@@ -220,7 +192,7 @@ class TradingAccount:
         version, limits = self._version, self.limits
         record = self._run.journal.append if self._run.journal else None
         sources = RiskSources(
-            database=self._orders,
+            database=self.order_database,
             account=self.key,
             cache=self.cache,
             portfolio=portfolio,
@@ -297,7 +269,7 @@ class TradingAccount:
     def description(self) -> str:
         """Where orders go, and what is watched."""
         where = "" if self.alone else f"{self.venue}: "
-        return f"{where}{self.broker.name}; {self.feed.plan.description}"
+        return f"{where}{self.broker.name}; {self.feed.status().plan}"
 
     @property
     def lockdown(self) -> str:
@@ -323,10 +295,11 @@ class TradingAccount:
     async def start(self, tasks: TaskSupervisor) -> None:
         """Reconcile, then start the tasks of the account; ticks come with `start_feed`."""
         run, database = tasks.start, self._run.database
-        run("account lease", self.lease.run(self.reporter.trip))
+        run("account lease", self.lease.run(self.reporter.trip, self.reconciler.request))
         run("instruments", self._instrument_sync.run())
         run("safety monitor", self.monitor.run())
-        run("execution reports", self.reconciler.follow_reports())
+        if not self.reconciler.is_following:
+            self.follow_reports(tasks)
         if await self.execution.reconcile_at_start():
             await self.positions.load(database, self.broker)
         await self._stop_orders.load()
@@ -336,11 +309,19 @@ class TradingAccount:
         run("time in force", self.execution.time_in_force.run())
         self._workers.start(tasks)
         self._start_maintenance(tasks)
-        run("watch list", self._watch_list.run(database, self.broker.key))
         self.stops.start()
 
-    def start_feed(self, tasks: TaskSupervisor) -> asyncio.Task[None]:
-        return tasks.start("feed", self.feed.run())
+    def follow_reports(self, tasks: TaskSupervisor) -> None:
+        tasks.start("execution reports", self.reconciler.follow_reports())
+
+    def start_feed(
+        self, tasks: TaskSupervisor, active: asyncio.Event | None = None
+    ) -> list[asyncio.Task[None]]:
+        """Start the feed and what it watches; `active` is set once a standby has the lease."""
+        watching = self._watch_list.run(self._run.database, self.key)
+        feed = tasks.start("feed", self.feed.run(active))
+        self._end_feed = functools.partial(tasks.end, [feed])
+        return [feed, tasks.start("watch list", watching)]
 
     def _start_maintenance(self, tasks: TaskSupervisor) -> None:
         database, clock, began, alerts, *_ = self._run
@@ -370,6 +351,24 @@ class TradingAccount:
         """Claim no more commands."""
         self._workers.stop()
 
+    async def hand_over(self) -> None:
+        """End orders in flight, then the stops and their exits, and release the lease at once."""
+        await self._stop_orders.close()
+        await self.execution.wait_settled(self._run.began)
+        with contextlib.suppress(OperationError):  # the last write is at most half a second old
+            await self.positions.save_stops(self._run.database, self.broker)
+        self.ticks.is_paused = True  # from here on, nobody watches until the standby does
+        if (
+            self.feed.shares_key
+        ):  # the next run cannot open the stream before this one has closed it
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STREAM_CLOSE_S):
+                    await self._end_feed()
+        await asyncio.to_thread(self._engine.wait_drained, DRAIN_TIMEOUT_S, Priority.P0)
+        await self.stops.close()
+        await self.execution.close()
+        await self.lease.release()
+
     async def settle(self) -> None:
         """Wait for cycles, exits and orders in flight, then for what they changed."""
         await self.stops.close()
@@ -394,4 +393,4 @@ class TradingAccount:
         return DecisionPolicy(safety=self.monitor.safety.state, expires_after_s=ttl_s)
 
     def is_open(self) -> bool:
-        return self.config.feed.always_open or self.feed.poller.status().open
+        return self.config.feed.always_open or self.feed.is_open

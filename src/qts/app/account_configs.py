@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,8 @@ from qts.brokers import venue_of, venue_settings
 from qts.config import Config
 from qts.domain import AccountKey, RefusedError
 from qts.pipeline import JournalHeader, StrategyConfig, with_strategies
-from qts.strategies import load_strategy, source_digest
+from qts.pipeline import check_venues as check_one_venue
+from qts.strategies import Strategy, load_strategy, source_digest
 
 
 def account_configs(config: Config) -> list[Config]:
@@ -104,3 +106,27 @@ def check_venues(config: Config) -> None:
     for name in venues:
         venue = venue_of(name)
         venue.environment(venue_settings(config.venues, venue))
+
+
+class TradingVenue(Protocol):
+    """Account of a run, as far as it decides which strategies trade there."""
+
+    @property
+    def venue(self) -> str: ...
+    def trades(self, symbol: str) -> bool: ...
+
+
+def check_capital(
+    instances: Iterable[StrategyConfig],
+    strategies: Mapping[str, Strategy[Any]],
+    accounts: Sequence[TradingVenue],
+) -> None:
+    """Refuse capital or limits of an instance that trades at several venues."""
+    for each in instances:
+        symbols = strategies[each.name].symbols
+        at = [
+            account.venue
+            for account in accounts
+            if symbols is None or any(map(account.trades, symbols))
+        ]
+        check_one_venue(each, at)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +13,14 @@ from msgspec.structs import replace
 
 import qts
 from qts import telemetry
-from qts.app.account import AccountSettings
 from qts.app.account_configs import account_configs, check_venues
 from qts.app.dashboard_process import DashboardProcess
-from qts.app.pair import describe_leases, stand_by, warm_up
+from qts.app.feed_role import RoleParts
+from qts.app.pair import StandbyLeases, may_be_prepared
 from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
+from qts.app.roles import check_role, open_role
+from qts.app.run_parts import AccountSettings
 from qts.app.servers import (
     ServerInfo,
     cache_url,
@@ -36,14 +36,15 @@ from qts.app.simulated_venue import (
     uses_simulated_venue,
 )
 from qts.app.summary import RunSummary, TradingSummary
-from qts.app.supervision import SystemdListener, ping_watchdog
+from qts.app.supervision import SystemdListener, ping_watchdog, set_on_signals
 from qts.app.trading import TradingSystem
 from qts.app.venue import ChosenVenue
 from qts.brokers import AccountLease, require_live_consent, require_rehearsal
 from qts.config import Config
 from qts.database import Database, migrate, migration_status
-from qts.domain import AccountKey, Clock, RefusedError, SystemClock
+from qts.domain import AccountKey, Clock, RefusedError, SystemClock, TimeLimit
 from qts.embedded import EmbeddedServers, Home
+from qts.roles import Role, RoleConnection
 
 SERVER_CHECK_INTERVAL_S = 0.2
 
@@ -124,10 +125,6 @@ def check_rehearsals(config: Config, home: Home, clock: Clock) -> None:
         require_rehearsal(account.brokers, venue, settings, folder, clock.now(), qts.__version__)
 
 
-class _StandbyEnded(Exception):  # noqa: N818 - not an error: it was stopped before it had to trade
-    pass
-
-
 class App:
     """A run on one home."""
 
@@ -137,6 +134,10 @@ class App:
         self._clock = clock
         self._stop = asyncio.Event()
         self._is_standby = False
+        self._role: Role = "all"
+        self._connection: RoleConnection | None = None  # to the other roles
+        self._seconds: float | None = None
+        self._end: TimeLimit | None = None  # `_seconds` from when it trades or stands by
         self._restarts: list[str] = []
 
     def run(
@@ -146,33 +147,37 @@ class App:
         *,
         trade: bool = True,
         standby: bool = False,
+        role: Role = "all",
     ) -> RunSummary:
         """Run for `seconds`, or until SIGINT or SIGTERM, then stop cleanly.
 
-        A standby trades once the active run has ended, or lost its accounts.
+        A standby trades once the active run has ended, or lost its accounts. A role is one part of
+        a system, in this process.
         """
-        self._is_standby = standby
+        self._is_standby, self._seconds, self._role = standby, seconds, role
         if trade:
             check_settings(self.config)
+            check_role(self.config, role, standby=standby)
             if standby:
                 check_standby(self.config)
-            check_rehearsals(self.config, self.home, self._clock)
+            if role in ("all", "execution"):
+                check_rehearsals(self.config, self.home, self._clock)
         try:
             telemetry.configure(self.config.telemetry)
         except OSError as error:
             file = self.config.telemetry.log_file
             raise RefusedError(f"telemetry.log_file = {file}: {error.strerror}") from None
         try:
-            return uvloop.run(self._run(seconds, SystemdListener(listener), trade))
+            return uvloop.run(self._run(SystemdListener(listener), trade))
         finally:
             telemetry.shutdown()
 
-    async def _run(self, seconds: float | None, listener: RunListener, trade: bool) -> RunSummary:
+    async def _run(self, listener: RunListener, trade: bool) -> RunSummary:
         began_ns = self._clock.monotonic_ns()
         listener.starting()
         traded: TradingSummary | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(_signals_set(self._stop))
+            stack.enter_context(set_on_signals(self._stop))
             self._expose(stack)
             stack.push_async_callback(_end, asyncio.create_task(ping_watchdog()))
             servers = await stack.enter_async_context(start_servers(self.home, self.config))
@@ -191,11 +196,20 @@ class App:
             ready = StartupInfo(
                 str(self.home.path), services, schema, len(applied), self._since(began_ns)
             )
-            if trade:
-                traded = await self._trade(database, ready, server_watch, (seconds, listener))
+            if self._role != "all":
+                opening = RoleConnection.open(self.config.outbox.nats, self._role)
+                self._connection = await stack.enter_async_context(opening)
+            if self._connection is not None and self._role != "execution":
+                parts = self.config, database, self._clock, self._connection, self.home.path
+                role = await stack.enter_async_context(open_role(self._role, RoleParts(*parts)))
+                listener.ready(replace(ready, trading=role.description))
+                await self._until_stopped(server_watch, role.tasks.failed)
+                listener.stopping()
+            elif trade:
+                traded = await self._trade(database, ready, server_watch, listener)
             else:
                 listener.ready(ready)
-                await self._until_stopped(seconds, server_watch)
+                await self._until_stopped(server_watch)
                 listener.stopping()
         return RunSummary(
             verdict="FAILED" if traded is not None and traded.failed else "OK",
@@ -204,6 +218,8 @@ class App:
             schema_version=schema,
             restarts=self._restarts,
             trading=traded,
+            role=self._role,
+            link=self._connection.status if self._connection is not None else None,
         )
 
     def _expose(self, stack: contextlib.AsyncExitStack) -> None:
@@ -219,51 +235,36 @@ class App:
         database: Database,
         ready: StartupInfo,
         server_watch: asyncio.Task[None],
-        how: tuple[float | None, RunListener],
+        listener: RunListener,
     ) -> TradingSummary | None:
-        """Trade until stopped; on the simulated market where no key is set."""
-        seconds, listener = how
-        began_ns = self._clock.monotonic_ns()
+        """Trade until stopped; on the simulated market where no key is set.
+
+        Return None for a standby that did not have to.
+        """
+        config = replace(self.config, home=self.home.path)
+        configs = account_configs(config)
+        leases = [self._account_lease(database, each) for each in configs]
+        may_prepare = self._is_standby and may_be_prepared(configs)
         async with contextlib.AsyncExitStack() as stack:
-            config = replace(self.config, home=self.home.path)
-            configs = account_configs(config)
-            leases = [self._account_lease(database, each) for each in configs]
-            trading: TradingSystem | None = None
-
-            async def take() -> None:
-                nonlocal began_ns, seconds
-                if not self._is_standby:
-                    for lease in leases:
-                        await stack.enter_async_context(lease)
-                    return
-                if trading is not None:
-                    await warm_up(trading)
-                held = await describe_leases(database, leases)
-                listener.standing_by(replace(ready, standby=held))
-                taking = asyncio.create_task(stand_by(stack, leases, trading))
-                try:
-                    await self._until_stopped(seconds, server_watch, taking)
-                finally:
-                    await _end(taking)
-                if taking.cancelled():
-                    raise _StandbyEnded
-                seconds = seconds and max(0.0, seconds - self._since(began_ns))
-                began_ns = self._clock.monotonic_ns()
-
-            # A paper broker belongs to who opened it last: it cannot be prepared by a standby.
-            is_prepared = self._is_standby and "paper" not in {
-                name for each in configs for name in each.brokers.names
-            }
-            try:
-                if not is_prepared:
-                    await take()
-                config, accounts = await self._accounts(stack, database, config, leases)
-                trading = TradingSystem(config, database, self._clock, accounts)
-                opening = trading.open(cache_url(config, self.home), take if is_prepared else None)
-                await stack.enter_async_context(opening)
-            except _StandbyEnded:
-                listener.stopping()
+            for lease in leases:
+                stack.push_async_callback(lease.release)
+            pair = StandbyLeases(database, leases)
+            waiting = ready, server_watch, listener
+            if not self._is_standby:
+                for lease in leases:
+                    await lease.acquire()
+            elif not may_prepare and not await self._take_over(pair, *waiting):
                 return None
+            began_ns = self._clock.monotonic_ns()
+            config, accounts = await self._accounts(stack, database, config, leases)
+            trading = TradingSystem(config, database, self._clock, accounts, self._connection)
+            await stack.enter_async_context(trading.prepare(cache_url(config, self.home)))
+            if may_prepare:
+                await pair.prepare(trading)
+                if not await self._take_over(pair, *waiting, trading.failed):
+                    return None
+                began_ns = self._clock.monotonic_ns()
+            await trading.start()
             view = await stack.enter_async_context(DashboardProcess(config, self.home, self._clock))
             listener.ready(
                 replace(
@@ -278,14 +279,30 @@ class App:
             handovers = [asyncio.create_task(lease.handover.wait()) for lease in leases]
             for each in handovers:
                 stack.push_async_callback(_end, each)
-            await self._until_stopped(seconds, server_watch, trading.failed, *handovers)
+            await self._until_stopped(server_watch, trading.failed, *handovers)
             listener.stopping()
-            await trading.stop()
             is_handover = any(lease.handover.is_set() for lease in leases)
-            if is_handover:
-                for lease in leases:
-                    await lease.release()
+            await (trading.hand_over() if is_handover else trading.stop())
             return await trading.summary(reconcile=not is_handover)
+
+    async def _take_over(
+        self,
+        pair: StandbyLeases,
+        ready: StartupInfo,
+        server_watch: asyncio.Task[None],
+        listener: RunListener,
+        *others: asyncio.Future[Any],
+    ) -> bool:
+        """Stand by until all leases are taken; return False when the run is stopped before."""
+        listener.standing_by(replace(ready, standby=await pair.describe()))
+        taking = asyncio.create_task(pair.take())
+        try:
+            await self._until_stopped(server_watch, taking, *others)
+        finally:
+            await _end(taking)
+        if taking.cancelled():
+            listener.stopping()
+        return not taking.cancelled()
 
     async def _accounts(
         self,
@@ -339,15 +356,14 @@ class App:
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         return await asyncio.to_thread(simulated.settings, config), simulated.keys
 
-    async def _until_stopped(
-        self,
-        seconds: float | None,
-        server_watch: asyncio.Task[None],
-        *others: asyncio.Future[Any],
-    ) -> None:
+    async def _until_stopped(self, *others: asyncio.Future[Any]) -> None:
+        """Wait for a signal, the end of the run's time, or one of the others; raise its error."""
+        if self._end is None and self._seconds is not None:
+            self._end = TimeLimit(self._clock, self._seconds)
+        left_s = None if self._end is None else max(0.0, self._end.left_s(self._clock))
         stopped = asyncio.create_task(self._stop.wait())
-        waited: set[asyncio.Future[Any]] = {stopped, server_watch, *others}
-        done, _ = await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {stopped, *others}
+        done, _ = await asyncio.wait(waited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         for ended in done - {stopped}:
             ended.result()  # raises: a server did not restart, or a task failed
@@ -362,28 +378,6 @@ class App:
 
     def _since(self, began_ns: int) -> float:
         return round((self._clock.monotonic_ns() - began_ns) / 1e9, 3)
-
-
-@contextlib.contextmanager
-def _signals_set(event: asyncio.Event) -> Iterator[None]:
-    """Set the event on SIGINT or SIGTERM; a second signal ends the process."""
-    loop = asyncio.get_running_loop()
-    handled = (signal.SIGINT, signal.SIGTERM)
-
-    def stop() -> None:
-        event.set()
-        release()
-
-    def release() -> None:
-        for number in handled:
-            loop.remove_signal_handler(number)
-
-    for number in handled:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        release()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

@@ -19,9 +19,9 @@ from typing import Any, Self
 import msgspec
 
 from qts import telemetry
-from qts.app.servers import cache_url, database_url, resolve_home
+from qts.app.servers import cache_url, database_url, has_cache, resolve_home
 from qts.app.simulated_venue import run_accounts
-from qts.cache import CacheConfig
+from qts.cache import CacheConfig, CacheStore
 from qts.config import Config, settings_of
 from qts.dashboard import (
     DashboardConfig,
@@ -30,7 +30,7 @@ from qts.dashboard import (
     address_of,
     bind_socket,
 )
-from qts.database import Database, DatabaseConfig
+from qts.database import Database, DatabaseConfig, require_schema
 from qts.domain import AccountKey, Clock, OperationError, RefusedError, Secret
 from qts.embedded import Home
 from qts.embedded.process import Launch, spawn, stop
@@ -66,7 +66,7 @@ class DashboardLaunch(msgspec.Struct, frozen=True, kw_only=True):
         account, *others = run_accounts(config).values()
         cache = msgspec.structs.replace(
             config.cache.of_account(account.account),
-            url=cache_url(config, home),
+            url=cache_url(config, home) if has_cache(config) else None,
             socket_timeout_ms=CACHE_TIMEOUT_MS,
             connect_timeout_ms=CACHE_TIMEOUT_MS,
         )
@@ -118,6 +118,7 @@ async def serve_dashboard(
 ) -> None:
     """Serve until cancelled or the status cannot be followed; `ready` gets the address."""
     # Here: a run and `qts dashboard --link` import this module, and do not serve.
+    from qts.cache.memory import MemoryStore
     from qts.cache.redis import RedisStore
     from qts.dashboard import DashboardSources, serve
 
@@ -131,9 +132,11 @@ async def serve_dashboard(
         database = await stack.enter_async_context(
             Database.open(launch.database.url or Secret(""), launch.database)
         )
-        store = await stack.enter_async_context(
-            RedisStore.open(launch.cache.url or Secret(""), launch.cache)
-        )
+        if launch.fd is None:
+            await require_schema(database)
+        store: CacheStore = MemoryStore()  # no live status: the database has what runs store
+        if launch.cache.url is not None:
+            store = await stack.enter_async_context(RedisStore.open(launch.cache.url, launch.cache))
         sources = DashboardSources(
             database=database,
             store=store,
@@ -164,10 +167,10 @@ def _shown_address(tokens: Tokens, address: str, on_terminal: bool) -> str:
 def dashboard_launch(config: Config) -> DashboardLaunch:
     """Return the launch of a separate dashboard, on the settings' servers or a running QTS."""
     home = resolve_home(config)
-    if home.holder() is None and (config.database.url is None or config.cache.url is None):
+    if home.holder() is None and config.database.url is None:
         raise RefusedError(
             f"nothing to show: no QTS runs on home {home.path}; start one with qts run, "
-            "or name database.url and cache.url in the settings"
+            "or name database.url in the settings"
         )
     return DashboardLaunch.of(config, home)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from qts import telemetry
 from qts.brokers import AccountLease, LeaseStatus, read_lease, request_handover
+from qts.config import Config
 from qts.database import Database
 from qts.domain import AccountKey, OperationError, RefusedError
 
@@ -26,13 +26,17 @@ log = telemetry.logger("app")
 class WarmBroker(Protocol):
     """Broker that can prepare for its first reconciliation; it only reads."""
 
+    name: str
+
     async def warm_up(self) -> None: ...
 
 
-async def describe_leases(database: Database, leases: Sequence[AccountLease]) -> str:
-    """Return the accounts and who holds them, for the operator."""
-    found = [(each.key, await read_lease(database, each.key)) for each in leases]
-    return "; ".join(f"{key}, {describe_lease(lease)}" for key, lease in found)
+def may_be_prepared(configs: Iterable[Config]) -> bool:
+    """Return whether a standby can build all before the takeover.
+
+    A paper broker belongs to who opened it last.
+    """
+    return not any("paper" in each.brokers.names for each in configs)
 
 
 def describe_lease(lease: LeaseStatus) -> str:
@@ -41,41 +45,49 @@ def describe_lease(lease: LeaseStatus) -> str:
     return f"epoch {lease.epoch}, held by process {lease.pid} on {lease.host}, home {lease.home}"
 
 
-async def stand_by(
-    stack: contextlib.AsyncExitStack,
-    leases: Sequence[AccountLease],
-    trading: TradingSystem | None,
-) -> None:
-    """Wait until every lease is free, and take it; one that is free waits for the others.
+class StandbyLeases:
+    """The leases that a standby waits for; `prepare` what takes over, if it can be."""
 
-    `trading` is what was prepared to take over, if it could be.
-    """
-    warming = asyncio.create_task(keep_warm(trading)) if trading is not None else None
-    try:
-        for lease in leases:
-            await lease.acquire_when_free()
-            stack.push_async_exit(lease)
-            log.warning("account taken over", account=str(lease.key), epoch=lease.epoch)
-    finally:
-        if warming is not None:
+    def __init__(self, database: Database, leases: Sequence[AccountLease]) -> None:
+        self._database = database
+        self._leases = leases
+        self._brokers: list[WarmBroker] = []
+
+    async def prepare(self, trading: TradingSystem) -> None:
+        """Follow the market from now on, and read what the takeover would request."""
+        found = (each.broker for each in trading.accounts)
+        self._brokers = [each for each in found if isinstance(each, WarmBroker)]
+        trading.stand_by()
+        await self._warm_up()
+
+    async def describe(self) -> str:
+        """Return the accounts and who holds them, for the operator."""
+        found = [(each.key, await read_lease(self._database, each.key)) for each in self._leases]
+        return "; ".join(f"{key}, {describe_lease(lease)}" for key, lease in found)
+
+    async def take(self) -> None:
+        """Wait until every lease is free, and take it; one that is free waits for the others."""
+        warming = asyncio.create_task(self._keep_warm())
+        try:
+            for lease in self._leases:
+                await lease.acquire_when_free()
+                log.warning("account taken over", account=str(lease.key), epoch=lease.epoch)
+        finally:
             warming.cancel()
             await asyncio.wait({warming})
 
+    async def _keep_warm(self) -> None:
+        while True:
+            await asyncio.sleep(WARM_INTERVAL_S)
+            await self._warm_up()
 
-async def keep_warm(trading: TradingSystem) -> None:
-    """Let the brokers read now and then what they would request at the takeover."""
-    while True:
-        await asyncio.sleep(WARM_INTERVAL_S)
-        await warm_up(trading)
-
-
-async def warm_up(trading: TradingSystem) -> None:
-    for account in trading.accounts:
-        if isinstance(account.broker, WarmBroker):
+    async def _warm_up(self) -> None:
+        """Let the brokers read now and then what they would request at the takeover."""
+        for broker in self._brokers:
             try:
-                await account.broker.warm_up()
+                await broker.warm_up()
             except OperationError as error:
-                log.warning("fills not read; retrying", venue=account.venue, error=str(error))
+                log.warning("fills not read; retrying", broker=broker.name, error=str(error))
 
 
 async def hand_over(database: Database, keys: Sequence[AccountKey]) -> list[LeaseStatus]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from qts.cache import CacheConfig
+from qts.cache import CacheConfig, CacheStore
 from qts.config import Config
 from qts.database import Database
 from qts.domain import Secret, UnreachableError
@@ -53,6 +53,23 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
         yield await stack.enter_async_context(
             Database.open(database_url(config, home), config.database)
         )
+
+
+@contextlib.asynccontextmanager
+async def open_status_store(config: Config) -> AsyncIterator[CacheStore]:
+    """Open the cache of the live status; an empty one where only the database is named."""
+    from qts.cache.memory import MemoryStore
+
+    if has_cache(config) or config.database.url is None:
+        async with open_store(config) as store:
+            yield store
+    else:
+        yield MemoryStore()
+
+
+def has_cache(config: Config) -> bool:
+    """Return whether the settings name a cache, or a QTS on this home runs one."""
+    return config.cache.url is not None or resolve_home(config).holder() is not None
 
 
 @contextlib.asynccontextmanager

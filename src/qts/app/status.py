@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
 from qts.app.simulated_venue import is_simulated
@@ -17,7 +19,9 @@ from qts.dashboard.daily_report import ReportSchedule, day_bounds
 from qts.dashboard.lane_handlers import LaneSettings, register_handlers
 from qts.dashboard.publisher import StatusPublisher
 from qts.dashboard.run_metrics import AccountSources, StatusSources
+from qts.dashboard.telegram_commands import TelegramCommands
 from qts.domain import Secret
+from qts.notify import TelegramBot
 
 if TYPE_CHECKING:
     from qts.app.account import TradingAccount
@@ -65,14 +69,13 @@ def build_status(
 
 def _closes_at(account: TradingAccount, day: date) -> datetime | None:
     """Return when trading of a day ends: at midnight in a market that never closes."""
-    calendar = account.feed.poller.calendar
-    if account.feed.always_open or calendar is None:
-        return day_bounds(day)[1]
-    return calendar.closes_at(day)
+    calendar = account.feed.calendar
+    return day_bounds(day)[1] if calendar is None else calendar.closes_at(day)
 
 
 def status_sources(trading: TradingSystem) -> StatusSources:
     return StatusSources(
+        name=_name_of(trading),
         mode=trading.config.brokers.mode,
         simulated=all(is_simulated(each.config) for each in trading.accounts),
         began=trading.began,
@@ -88,10 +91,17 @@ def status_sources(trading: TradingSystem) -> StatusSources:
     )
 
 
+def _name_of(trading: TradingSystem) -> str:
+    """Return the name of the run among several, by default its host and home."""
+    home = trading.config.home
+    return trading.config.dashboard.run_name or f"{gethostname()}:{home.name if home else ''}"
+
+
 def _account_sources(account: TradingAccount) -> AccountSources:
     return AccountSources(
         venue=account.venue,
         key=account.key,
+        epoch=lambda: account.lease.epoch,
         cache=account.cache,
         feed=account.feed,
         ticks=account.ticks,
@@ -110,3 +120,14 @@ def _account_sources(account: TradingAccount) -> AccountSources:
         refused=account.submitter.refused,
         precheck_refused=account.precheck.refused,
     )
+
+
+def telegram_bot(
+    trading: TradingSystem, token: Secret, collect: Callable[[datetime], Any]
+) -> TelegramBot:
+    """Return the bot that takes commands of the operator."""
+    config, database, clock = trading.config, trading.database, trading.clock
+    keys = [each.key for each in trading.accounts]
+    live = lambda: collect(clock.now())  # noqa: E731
+    commands = TelegramCommands(database, keys, config.outbox.streams, live, clock).all()
+    return TelegramBot(config.notify, token, database, commands, clock)

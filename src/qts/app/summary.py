@@ -27,6 +27,7 @@ from qts.orders import (
 from qts.pipeline import held_by
 from qts.pipeline.warm_up import describe_warm_up
 from qts.risk import SafetyState
+from qts.roles import Role, RoleStatus
 
 if TYPE_CHECKING:
     from qts.app.account import TradingAccount
@@ -160,6 +161,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     restarts: list[str]
     trading: TradingSummary | None = None
+    role: Role = "all"
+    link: RoleStatus | None = None  # with other roles
 
     def to_json(self) -> dict[str, Any]:
         """Return one flat object, as scripts expect it."""

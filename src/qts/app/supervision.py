@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
@@ -89,6 +90,28 @@ async def ping_watchdog(environ: Mapping[str, str] = os.environ) -> None:
     while interval_s is not None:
         sd_notify("WATCHDOG=1", environ)
         await asyncio.sleep(interval_s)
+
+
+@contextlib.contextmanager
+def set_on_signals(event: asyncio.Event) -> Iterator[None]:
+    """Set the event on SIGINT or SIGTERM; a second signal ends the process."""
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGINT, signal.SIGTERM)
+
+    def stop() -> None:
+        event.set()
+        release()
+
+    def release() -> None:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+    for number in handled:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        release()
 
 
 class SystemdListener:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-from qts.app.account import DRAIN_TIMEOUT_S, AccountSettings, RunParts, TradingAccount
-from qts.app.account_configs import journal_header
+from qts.app.account import DRAIN_TIMEOUT_S, TradingAccount
+from qts.app.account_configs import check_capital, journal_header
+from qts.app.execution_role import ExecutionRole
 from qts.app.lane_control import LaneControl
 from qts.app.market_history import has_catalogue
-from qts.app.status import build_status
+from qts.app.run_parts import AccountSettings, RunParts
+from qts.app.standby import Standby
+from qts.app.status import build_status, telegram_bot
 from qts.app.summary import TradingSummary, summarise_trading
 from qts.app.supervision import TaskSupervisor
+from qts.app.venue import watched_symbols
 from qts.app.workers import RunWorkers
 from qts.backtest import BacktestJobHandler
 from qts.cache import CacheStore
 from qts.cache.redis import RedisStore
 from qts.config import Config
-from qts.dashboard.telegram_commands import TelegramCommands
 from qts.database import Database
-from qts.domain import AccountKey, Clock, Secret
+from qts.domain import Clock, Secret
 from qts.events import (
     AsyncPublisher,
     Catalogue,
@@ -32,8 +35,7 @@ from qts.events import (
 )
 from qts.events import payloads as p
 from qts.events.dead_letter_store import PostgresDeadLetterStore
-from qts.feed import check_distinct, read_symbols, symbols_by_venue
-from qts.notify import AlertStore, AlertWriter, NotificationService, RecentAlerts, TelegramBot
+from qts.notify import AlertStore, AlertWriter, NotificationService, RecentAlerts
 from qts.orders.metrics import TradingGauges
 from qts.outbox import EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
@@ -41,7 +43,6 @@ from qts.pipeline import (
     IsolatedRunner,
     RunnerHooks,
     StrategyRunner,
-    check_venues,
 )
 from qts.pipeline.bar_publisher import BarPublisher
 from qts.pipeline.engine import (
@@ -57,11 +58,17 @@ from qts.pipeline.isolated_runner import ProcessPauser
 from qts.pipeline.scheduler import CycleScheduler
 from qts.pipeline.strategy_params import StrategyParamsWatcher
 from qts.pipeline.strategy_state import StrategyStates
+from qts.pipeline.warming_series import BarsOfStrategy
 from qts.risk import EMERGENCY_ORDER
+from qts.roles import RoleConnection
 
 
 class TradingSystem:
-    """Everything that trades. `open` builds and starts it; `stop` ends it without losing orders."""
+    """Everything that trades. `open` builds and starts it; `stop` ends it without losing orders.
+
+    A standby is built by `prepare`, follows the market from `stand_by` on, and starts once it has
+    the leases.
+    """
 
     def __init__(
         self,
@@ -69,6 +76,7 @@ class TradingSystem:
         database: Database,
         clock: Clock,
         accounts: Sequence[AccountSettings],
+        roles: RoleConnection | None = None,
     ) -> None:
         check_lanes(config.events)
         self.config = config
@@ -93,13 +101,17 @@ class TradingSystem:
             self.journal,
             self.store,
             itertools.count(1).__next__,
+            roles,
         )
         self.accounts = [
             TradingAccount(each, parts, number) for number, each in enumerate(accounts)
         ]
+        self._remote = None if roles is None else ExecutionRole(roles, self)
         self._tasks = TaskSupervisor()
         self._feed_tasks: list[asyncio.Task[None]] = []
-        self.stopping = False
+        self._receiving: list[asyncio.Task[None]] = []  # signals of another process
+        self._standby: Standby | None = None
+        self._is_started = self.stopping = False
 
     # --- built by `open`, in this order ---------------------------------------------------------
 
@@ -110,12 +122,18 @@ class TradingSystem:
     publisher: AsyncPublisher
     scheduler: CycleScheduler
     runners: Mapping[str, StrategyRunner]
+    strategy_engine: StrategyEngine
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, cache_url: Secret, take: Callable[[], Awaitable[None]] | None = None
-    ) -> AsyncIterator[TradingSystem]:
-        """Build everything and start it; `take` takes the accounts, just before the start."""
+    async def open(self, cache_url: Secret) -> AsyncIterator[TradingSystem]:
+        """Build everything and start it."""
+        async with self.prepare(cache_url):
+            await self.start()
+            yield self
+
+    @contextlib.asynccontextmanager
+    async def prepare(self, cache_url: Secret) -> AsyncIterator[TradingSystem]:
+        """Build everything; `start` starts it, `stop` is called at the end."""
         async with contextlib.AsyncExitStack() as stack:
             if self.journal is not None:
                 stack.enter_context(self.journal)
@@ -129,16 +147,15 @@ class TradingSystem:
             jobs: BacktestJobHandler | None = BacktestJobHandler(self.database, self.bus)
             for each in self.accounts:
                 parts = each.execution, each.manual_orders, self.notifications, lanes
-                each.register(self.runners, RunWorkers(jobs, self.bus, each.key, parts), pauser)
+                around = [] if self._remote is None else [self._remote.around(each)]
+                workers = RunWorkers(jobs, self.bus, each.key, parts, *around)
+                each.register(self.runners, workers, pauser)
                 jobs = None  # one worker computes backtests
             folder = (self.config.home or self.accounts[0].keys) / "reports"
             self._status, self._reports = build_status(self, stack, store, cache_url, folder)
             cache = self.accounts[0].cache
             self._params = StrategyParamsWatcher(self.database, self.runners, cache)
-            if take is not None:
-                await take()
             try:
-                await self._start()
                 yield self
             finally:
                 await self.stop()
@@ -163,12 +180,12 @@ class TradingSystem:
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> None:
         config, clock = self.config, self.clock
-        watched = self._symbols()
+        watched = watched_symbols(self.accounts)
         symbols = [symbol for each in watched.values() for symbol in each]
-        self._check_capital()
-        deliver = lambda key, bars, new: self.runners[key].add_bars(bars, is_new=new)  # noqa: E731
-        strategies = self.strategies.values()
+        check_capital(self.instances, self.strategies, self.accounts)
+        strategies = list(self.strategies.values()) if self._remote is None else []
         stored = has_catalogue(strategies)
+        deliver = self._deliver_bars
         self.bars = BarPublisher(strategies, symbols, deliver, clock, has_history=stored)
         for account in self.accounts:
             symbols_of = None if account.alone else watched[account.venue]
@@ -178,33 +195,6 @@ class TradingSystem:
                 self.database, config.notify, clock, alerts=self.alerts, engine=self.engine
             )
         )
-
-    def _check_capital(self) -> None:
-        """Refuse capital or limits of an instance that trades at several venues."""
-        for each in self.instances:
-            symbols = self.strategies[each.name].symbols
-            at = [
-                account.venue
-                for account in self.accounts
-                if symbols is None or any(map(account.trades, symbols))
-            ]
-            check_venues(each, at)
-
-    def _symbols(self) -> dict[str, list[str]]:
-        """Return the symbols to watch at each venue."""
-        listed = {each.venue: each.instruments for each in self.accounts}
-        files = {each.config.feed.symbols for each in self.accounts}
-        if len(files) == 1 and len(listed) > 1:
-            return symbols_by_venue(files.pop(), listed)
-        found: dict[str, list[str]] = {}
-        for each in self.accounts:
-            path = each.config.feed.symbols
-            if each.alone:
-                found[each.venue] = read_symbols(path)
-            else:
-                found |= symbols_by_venue(path, {each.venue: each.instruments})
-        check_distinct(listed)
-        return found
 
     def _build_strategies(self) -> None:
         config, clock = self.config, self.clock
@@ -222,9 +212,13 @@ class TradingSystem:
         keep = self._states.keep
         hooks = RunnerHooks(view, self._wake_strategy, on_signals, loop, record, keep)
         isolated = config.pipeline.isolated_strategies
-        runners = build_runners(self.instances, self.strategies, isolated, hooks)
+        runners: Iterable[StrategyRunner]
+        if self._remote is None:
+            runners = build_runners(self.instances, self.strategies, isolated, hooks)
+        else:
+            runners = self._remote.build_runners(hooks)
         self.runners = {runner.key: runner for runner in runners}
-        StrategyEngine(self.engine, self.scheduler, self.runners)
+        self.strategy_engine = StrategyEngine(self.engine, self.scheduler, self.runners)
 
     # --- what others read -----------------------------------------------------------------------
 
@@ -250,20 +244,35 @@ class TradingSystem:
 
     # --- running --------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    def stand_by(self) -> None:
+        """Follow the market and the ledger without the leases; nothing is published or sent."""
+        self._standby = standby = Standby(self)
+        self.engine.start()  # its lanes are empty
+        self._start_feeds(standby.has_leases)
+        self._start_warm_up(shared=False)  # requests of a shared key are the active run's
+        for account in self.accounts:
+            if not account.feed.shares_key:
+                account.follow_reports(self._tasks)
+        self._tasks.start("positions of the ledger", standby.follow_positions())
+
+    async def start(self) -> None:
+        """Start all of it; the leases are held."""
+        self._is_started = True
+        if self._standby is not None:
+            await self._standby.take_over()
+        else:
+            self.engine.start()
         run = self._tasks.start
         for account in self.accounts:
             if account.config.brokers.mode == "paper":
                 await account.kill_switch.enable_unset(tuple(self.runners), "first start on paper")
             await account.monitor.refresh()
-        await self._params.load()
-        await self._states.load(self.runners)
-        self.engine.start()
+        if self._remote is None:
+            await self._params.load()
+            await self._states.load(self.runners)
         run("status", self._status.run())
         for report in self._reports:
             run("daily report", report.run())
-        run("strategy parameters", self._params.run())
-        run("strategy states", self._states.run())
         letters = PostgresDeadLetterStore(self.database, self.engine.catalogue)
         run("dead letters", self.engine.persist_dead_letters(letters))
         run("outbox maintenance", OutboxMaintenance(self.database, self.config.outbox).run())
@@ -272,9 +281,25 @@ class TradingSystem:
         run("alerts", AlertWriter(AlertStore(self.database, keys), self.alerts, self.clock).run())
         telegram = self.config.notify.telegram
         if telegram.token and telegram.command_users:
-            run("telegram commands", self._telegram_bot(telegram.token, keys).run())
+            run("telegram commands", telegram_bot(self, telegram.token, self._status.collect).run())
         run("trading gauges", TradingGauges(self.database, keys, self.clock).run())
         await asyncio.gather(*(each.start(self._tasks) for each in self.accounts))
+        if self._remote is None:
+            self._start_strategies()
+        else:
+            self._receiving = self._remote.start(self._tasks)
+        if self._standby is None:
+            self._start_feeds(None)
+            self._start_warm_up(shared=False)
+        else:
+            self._standby.start_strategies()
+            self._standby = None
+        self._start_warm_up(shared=True)
+
+    def _start_strategies(self) -> None:
+        run = self._tasks.start
+        run("strategy parameters", self._params.run())
+        run("strategy states", self._states.run())
         for runner in self.runners.values():
             if isinstance(runner, IsolatedRunner):
                 run(f"process of {runner.key}", runner.run())
@@ -282,26 +307,58 @@ class TradingSystem:
             reporting = report_disabled(runner, self.database, self.bus, self.accounts[0].key)
             run(f"state of {runner.key}", reporting)
             run(f"timer of {runner.key}", runner.run_timer(self.clock))
-        self._feed_tasks = [each.start_feed(self._tasks) for each in self.accounts]
-        self._feed_tasks.append(run("bars", self.bars.run()))
-        self._feed_tasks += [run("warm-up", each.warm_up.run()) for each in self.accounts]
 
-    def _telegram_bot(self, token: Secret, keys: Sequence[AccountKey]) -> TelegramBot:
-        config, database, clock = self.config, self.database, self.clock
-        live = lambda: self._status.collect(clock.now())  # noqa: E731
-        commands = TelegramCommands(database, keys, config.outbox.streams, live, clock).all()
-        return TelegramBot(config.notify, token, database, commands, clock)
+    def _start_feeds(self, has_leases: asyncio.Event | None) -> None:
+        for account in self.accounts:
+            self._feed_tasks += account.start_feed(self._tasks, has_leases)
+        self._feed_tasks.append(self._tasks.start("bars", self.bars.run()))
+
+    def _start_warm_up(self, *, shared: bool) -> None:
+        """Start it for the accounts whose feed shares a key with other runs, or for the others."""
+        found = [each.warm_up for each in self.accounts if each.feed.shares_key is shared]
+        self._feed_tasks += [self._tasks.start("warm-up", each.run()) for each in found]
+
+    def _deliver_bars(self, key: str, bars: BarsOfStrategy, is_new: bool) -> None:
+        if self._standby is not None:
+            self._standby.hold_bars(key, bars)
+        else:
+            self.runners[key].add_bars(bars, is_new=is_new)
 
     async def stop(self) -> None:
         """Stop ticks, then decisions, then orders, then the ledger. A second call does nothing."""
         if self.stopping:
             return
+        self._stop_accounts()
+        await self._tasks.end([*self._feed_tasks, *self._receiving])
+        if self._is_started:
+            await self._stop_decisions()
+            await self._settle()
+        await self._stop_tasks()
+
+    async def hand_over(self) -> None:
+        """Stop decisions and orders while the stops go on, then the stops, and release the leases.
+
+        The stops of the standby watch from then on.
+        """
+        self._stop_accounts()
+        self.strategy_engine.is_paused = True
+        for account in self.accounts:
+            account.stop_workers()  # the standby takes the commands that wait
+        await self._tasks.end(self._receiving)  # and the signals
+        await self._stop_decisions()
+        await asyncio.gather(*(each.hand_over() for each in self.accounts))
+        await self._tasks.end(self._feed_tasks)
+        await self._settle()
+        await self._stop_tasks()
+
+    def _stop_accounts(self) -> None:
         self.stopping = True
         for account in self.accounts:
             account.stopping = True
             if not account.lease.is_held:  # another run may: its commands are not ours
                 account.stop_workers()
-        await self._tasks.end(self._feed_tasks)
+
+    async def _stop_decisions(self) -> None:
         for account in self.accounts:
             account.pipeline.stop()
         drained = self.engine.wait_drained
@@ -312,7 +369,13 @@ class TradingSystem:
         await asyncio.gather(*(each.close(DRAIN_TIMEOUT_S) for each in self.runners.values()))
         await self._states.close()
         await self.publisher.close(DRAIN_TIMEOUT_S)
+
+    async def _settle(self) -> None:
         await asyncio.gather(*(each.settle() for each in self.accounts))
+        if self._remote is not None:
+            await self._remote.close(DRAIN_TIMEOUT_S)
+
+    async def _stop_tasks(self) -> None:
         await asyncio.to_thread(self.engine.stop)
         await self._tasks.end()
         await asyncio.gather(*(each.reporter.close() for each in self.accounts))

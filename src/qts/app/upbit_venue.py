@@ -49,7 +49,7 @@ class UpbitConnection:
         self.data = upbit_market_data(client, clock)
 
     def broker(self, options: BrokerOptions) -> UpbitBroker:
-        return UpbitBroker(self._client, options.config, self._clock)
+        return UpbitBroker(self._client, options.config, self._clock, options.database)
 
 
 class UpbitSimulatorProgram:

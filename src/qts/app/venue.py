@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -30,10 +30,14 @@ from qts.feed import (
     FeedCallbacks,
     InstrumentStore,
     InstrumentSync,
+    PriceFeed,
     ScanPlan,
+    check_distinct,
     plan_scan_offline,
     read_symbols,
+    symbols_by_venue,
 )
+from qts.roles import RemoteFeed, RoleConnection
 from qts.venues import BarHistory, Calendar, ClockSkew, HistoryRules, InstrumentSource
 
 log = telemetry.logger("app")
@@ -63,6 +67,11 @@ class ChosenVenue(NamedTuple):
         return self.venue.calendar(self.settings, options)
 
     @property
+    def open_hours(self) -> Calendar | None:
+        """The calendar that applies; None for a market that never closes, or a simulator."""
+        return None if self.config.feed.always_open else self.calendar
+
+    @property
     def history_rules(self) -> HistoryRules:
         return self.venue.history(self.settings, self.calendar)
 
@@ -80,17 +89,21 @@ class ChosenVenue(NamedTuple):
 
 
 class ConnectedVenue(NamedTuple):
-    feed: Feed
+    feed: PriceFeed
     broker: Broker
     skew: ClockSkew
     history: BarHistory
 
 
 class FeedSource(NamedTuple):
-    """What takes the ticks of a feed, and its symbols; None: all of feed.symbols."""
+    """What takes the ticks of a feed, and its symbols; None: all of feed.symbols.
+
+    With `roles` the ticks are those of the feed role, in another process.
+    """
 
     callbacks: FeedCallbacks
     symbols: list[str] | None = None
+    roles: RoleConnection | None = None
 
 
 @contextlib.asynccontextmanager
@@ -111,9 +124,14 @@ async def connect_venue(
     environment = chosen.environment
     read_symbols(config.feed.symbols)  # a common mistake: refused before a token is requested
     async with chosen.connect(home, clock) as connection:
-        callbacks, symbols = source
+        callbacks, symbols, roles = source
         attached = (connection.data, config.feed, home, clock, instruments)
-        with Feed.attach(*attached, callbacks=callbacks, symbols=symbols) as feed:
+        opening: contextlib.AbstractContextManager[PriceFeed]
+        if roles is None:
+            opening = Feed.attach(*attached, callbacks=callbacks, symbols=symbols)
+        else:
+            opening = contextlib.nullcontext(remote_feed(roles, config, callbacks, clock))
+        with opening as feed:
             broker: Broker | None = paper
             if broker is None:
                 options = BrokerOptions(database, config.brokers, instruments)
@@ -121,6 +139,14 @@ async def connect_venue(
                 require_live_consent(config.brokers, chosen.venue.name, environment)
             connection.skew.max_s = config.venues.max_skew_s
             yield ConnectedVenue(feed, broker, connection.skew, connection.history)
+
+
+def remote_feed(
+    roles: RoleConnection, config: Config, callbacks: FeedCallbacks, clock: Clock
+) -> RemoteFeed:
+    """Return the feed that another process publishes."""
+    calendar = ChosenVenue.of(config).open_hours
+    return RemoteFeed(roles, config.feed.venue_name, calendar, callbacks, clock)
 
 
 @contextlib.asynccontextmanager
@@ -135,6 +161,36 @@ async def open_paper_broker(
     opening = PaperBroker.open(database, brokers.paper, brokers.costs, instruments, clock)
     async with opening as paper:
         yield paper
+
+
+class WatchedVenue(Protocol):
+    """What decides which symbols of feed.symbols are watched at a venue."""
+
+    @property
+    def venue(self) -> str: ...
+    @property
+    def alone(self) -> bool: ...
+    @property
+    def instruments(self) -> Instruments: ...
+    @property
+    def config(self) -> Config: ...
+
+
+def watched_symbols(venues: Sequence[WatchedVenue]) -> dict[str, list[str]]:
+    """Return the symbols to watch at each venue of a run."""
+    listed = {each.venue: each.instruments for each in venues}
+    files = {each.config.feed.symbols for each in venues}
+    if len(files) == 1 and len(listed) > 1:
+        return symbols_by_venue(files.pop(), listed)
+    found: dict[str, list[str]] = {}
+    for each in venues:
+        path = each.config.feed.symbols
+        if each.alone:
+            found[each.venue] = read_symbols(path)
+        else:
+            found |= symbols_by_venue(path, {each.venue: each.instruments})
+    check_distinct(listed)
+    return found
 
 
 @contextlib.asynccontextmanager

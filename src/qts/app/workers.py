@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from qts.app.supervision import TaskSupervisor
 from qts.backtest import BacktestJobHandler
 from qts.domain import AccountKey
-from qts.outbox import BACKTEST_COMMAND, WORKERS, Consumer, Dispatcher, EventBus
+from qts.outbox import BACKTEST_COMMAND, WORKERS, Consumer, Dispatcher, EventBus, EventDispatcher
 
 
 class HandlerPart(Protocol):
@@ -18,8 +18,8 @@ class HandlerPart(Protocol):
 class RunWorkers:
     """Consumers of WORKERS: orders, notifications, backtest jobs, system events.
 
-    `parts` register the handlers of their messages. Of several accounts of a run, only one has
-    `jobs`.
+    `parts` register the handlers of their messages, `around` adds to what they do. Of several
+    accounts of a run, only one has `jobs`.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class RunWorkers:
         bus: EventBus,
         key: AccountKey,
         parts: Sequence[HandlerPart],
+        around: Callable[[EventDispatcher], EventDispatcher] = lambda inner: inner,
     ) -> None:
         self._jobs = jobs
         dispatcher = Dispatcher()
@@ -35,8 +36,9 @@ class RunWorkers:
             part.register(dispatcher)
         if jobs is not None:
             jobs.register(dispatcher)
+        outer = around(dispatcher)
         self._consumers: list[tuple[str, Consumer]] = [
-            (name, bus.consumer(stream, dispatcher, str(key)))
+            (name, bus.consumer(stream, outer, str(key)))
             for name, streams in WORKERS.items()
             for stream in streams
             if stream != BACKTEST_COMMAND or jobs is not None

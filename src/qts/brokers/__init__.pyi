@@ -17,6 +17,7 @@ from qts.brokers.lease import AccountLease as AccountLease
 from qts.brokers.lease import AccountTakenError as AccountTakenError
 from qts.brokers.lease import LeaseStatus as LeaseStatus
 from qts.brokers.lease import read_lease as read_lease
+from qts.brokers.lease import read_leases as read_leases
 from qts.brokers.lease import request_handover as request_handover
 from qts.brokers.paper import PaperBroker as PaperBroker
 from qts.brokers.paper_matching import PaperMatchingEngine as PaperMatchingEngine

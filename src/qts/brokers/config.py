@@ -7,11 +7,21 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from qts.domain import AccountKey, FeeSchedule, Instrument, Market, RefusedError, Side, split_names
+from qts.domain import (
+    AccountKey,
+    FeeSchedule,
+    Instrument,
+    Market,
+    RefusedError,
+    Side,
+    exact_decimal,
+    split_names,
+)
 from qts.venues import KisConfig, UpbitConfig, check_venue_names, is_loopback, venue_names
 
 ACKNOWLEDGEMENT = "I_UNDERSTAND_LIVE_TRADING"
 _COIN_UNIT = Decimal("0.00000001")
+_NO_TAX = Decimal(0)
 # Fees round down to it.
 _FEE_UNIT = {Market.KRX: Decimal(1), Market.UPBIT: _COIN_UNIT, Market.OTHER: _COIN_UNIT}
 
@@ -40,12 +50,12 @@ class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return what a fill of the instrument costs."""
         if instrument.market is Market.UPBIT:
             return self.upbit
-        if instrument.market is Market.OTHER:
-            return FeeSchedule(Decimal(repr(self.other_fee)), instrument.sale_tax)
         tax = instrument.sale_tax
+        if instrument.market is Market.OTHER:
+            return FeeSchedule(exact_decimal(self.other_fee), tax)
         if tax and self.krx_sale_tax is not None:
-            tax = Decimal(repr(self.krx_sale_tax))
-        return FeeSchedule(Decimal(repr(self.krx_fee)), tax)
+            tax = exact_decimal(self.krx_sale_tax)
+        return FeeSchedule(exact_decimal(self.krx_fee), tax)
 
     def charge(self, instrument: Instrument, side: Side, amount: Decimal) -> Decimal:
         """Return the fee and tax of one fill, rounded down as its market does."""
@@ -54,7 +64,7 @@ class FeesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def upbit(self) -> FeeSchedule:
-        return FeeSchedule(Decimal(repr(self.upbit_fee)), Decimal(0))
+        return FeeSchedule(exact_decimal(self.upbit_fee), _NO_TAX)
 
 
 class PaperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Self
 from uuid import uuid4
@@ -38,8 +38,9 @@ from qts.domain import AccountKey, Clock, OperationError, RefusedError, TimeLimi
 
 LEASE_S = 2.0  # of silence: then the server ends the session of the holder
 RENEW_INTERVAL_S = 0.4
-POLL_INTERVAL_S = 0.1  # of a standby
+POLL_INTERVAL_S = 0.1  # of a standby; a release is notified
 RETRY_INTERVAL_S = 0.2
+CHANNEL = "qts_account_released"
 BLOCKED_S = 0.2  # by a session of the former holder that is frozen within a transaction
 
 _OPEN = "SELECT account_open($1, $2, $3)"
@@ -54,6 +55,20 @@ SELECT s.pid, s.application_name
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   JOIN pg_stat_activity s ON s.pid = l.pid
  ORDER BY s.backend_start
+"""
+_LEASES = """
+SELECT a.broker || ':' || a.account AS account, a.epoch, a.host, a.pid, a.home, a.held_at,
+       a.handover_at, count(s.pid) FILTER (WHERE k.name = 'qts account ') > 0 AS is_held,
+       array_agg(s.application_name ORDER BY s.backend_start)
+           FILTER (WHERE k.name <> 'qts account ' AND s.pid IS NOT NULL) AS standbys
+  FROM account a
+ CROSS JOIN (VALUES ('qts account '), ('standby of qts account ')) AS k (name)
+ CROSS JOIN LATERAL hashtextextended(k.name || a.broker || ':' || a.account, 0) AS key
+  LEFT JOIN pg_locks l ON l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND l.classid = ((key >> 32) & 4294967295)::oid AND l.objid = (key & 4294967295)::oid
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  LEFT JOIN pg_stat_activity s ON s.pid = l.pid
+ GROUP BY a.broker, a.account ORDER BY a.broker, a.account
 """
 _TAKE = """
 WITH former AS MATERIALIZED (
@@ -74,10 +89,12 @@ _END_SESSIONS = (
     " WHERE application_name = $1 AND datname = current_database()"
 )
 _RENEW = "SELECT handover_at IS NOT NULL FROM account WHERE broker = $1 AND account = $2"
-_RELEASE = (
-    "UPDATE account SET released_at = clock_timestamp()"
-    " WHERE broker = $1 AND account = $2 AND holder = $3"
-)
+# Unlocked before the commit: the next holder waits for the row, not for the end of this session.
+_RELEASE = f"""
+UPDATE account SET released_at = clock_timestamp()
+ WHERE broker = $1 AND account = $2 AND holder = $3
+RETURNING pg_advisory_unlock(hashtextextended('qts account ' || $4, 0)), pg_notify('{CHANNEL}', $4)
+"""  # noqa: S608 - a constant
 _HOLDER = (
     "SELECT epoch, holder, host, pid, home, held_at, handover_at FROM account"
     " WHERE broker = $1 AND account = $2"
@@ -123,8 +140,20 @@ async def read_lease(database: Database, key: AccountKey) -> LeaseStatus:
         home=row["home"],
         held_at=row["held_at"],
         handover_at=row["handover_at"],
-        standbys=[each["application_name"].removeprefix("qts ") for each in standbys],
+        standbys=_names(each["application_name"] for each in standbys),
     )
+
+
+async def read_leases(database: Database) -> list[LeaseStatus]:
+    """Return the lease of every account that was ever opened."""
+    return [
+        LeaseStatus(**{**row, "standbys": _names(row["standbys"] or ())})
+        for row in map(dict, await database.fetch(_LEASES))
+    ]
+
+
+def _names(applications: Iterable[str]) -> list[str]:
+    return [each.removeprefix("qts ") for each in applications]
 
 
 async def request_handover(database: Database, key: AccountKey, epoch: int) -> None:
@@ -153,6 +182,7 @@ class AccountLease:
         self._is_live = is_live
         self._send_within_s = send_within_s
         self._connection: Any = None
+        self._in_use = asyncio.Lock()  # the connection, by one statement at a time
         self._renewing: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._deadline = self._quiet = TimeLimit(clock, 0.0)
@@ -205,12 +235,16 @@ class AccountLease:
     async def release(self) -> None:
         """Let the next holder send at once: this run has ended its requests."""
         if self.may_send:
+            values = (*self.key, self._id, str(self.key))
             with contextlib.suppress(Exception):  # it is released without, a second later
-                await self._connection.execute(_RELEASE, *self.key, self._id, timeout=LEASE_S)
+                async with asyncio.timeout(LEASE_S), self._in_use:
+                    await self._connection.execute(_RELEASE, *values)
         self._drop()
 
-    async def run(self, trip: Callable[[str, str], None]) -> None:
-        """Keep the lease until cancelled.
+    async def run(
+        self, trip: Callable[[str, str], None], on_held: Callable[[str], None] | None = None
+    ) -> None:
+        """Keep the lease until cancelled; call `on_held` with a reason when it is held again.
 
         Trip FS112 and raise AccountTakenError when another run has it.
         """
@@ -222,6 +256,8 @@ class AccountLease:
             except AccountTakenError as error:
                 trip("FS112", str(error))
                 raise
+            if on_held is not None:
+                on_held("account lease held again")
 
     async def _acquire_again(self) -> None:
         former = self._connection.get_server_pid()
@@ -262,12 +298,22 @@ class AccountLease:
         await self._raise_epoch(connection, deadline)
 
     async def _take_when_free(self, connection: Any) -> None:
+        released = asyncio.Event()
+
+        def on_notification(_connection: Any, _pid: int, _channel: str, key: str) -> None:
+            if key == str(self.key):
+                released.set()
+
         await connection.execute(_STAND_BY, str(self.key))
+        await connection.add_listener(CHANNEL, on_notification)
         while True:
+            released.clear()
             deadline = TimeLimit(self._clock, LEASE_S)
             if await connection.fetchval(_TRY_LOCK, str(self.key)):
                 break
-            await asyncio.sleep(POLL_INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await released.wait()
         await self._raise_epoch(connection, deadline)
         await connection.execute(_STOOD_BY, str(self.key))
 
@@ -302,7 +348,7 @@ class AccountLease:
             deadline = TimeLimit(self._clock, LEASE_S)
             send_by = TimeLimit(self._clock, self._send_within_s)
             try:
-                async with asyncio.timeout(LEASE_S):
+                async with asyncio.timeout(LEASE_S), self._in_use:
                     is_requested = await connection.fetchval(_RENEW, *self.key)
             except Exception as error:  # noqa: BLE001 - whatever it is, the lease may be gone
                 log.warning("account lease not renewed", error=str(error) or repr(error))

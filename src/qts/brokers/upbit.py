@@ -17,7 +17,9 @@ from qts.brokers.error_boundary import (
     translate_decode_errors,
     translate_order_errors,
 )
-from qts.brokers.upbit_codec import fill_event, fills_of, order_event, order_of, place_values, units
+from qts.brokers.upbit_codec import fill_event, order_event, order_of, place_values, units
+from qts.brokers.upbit_fills import OrderLists, UpbitFillReader, read_applied
+from qts.database import Database
 from qts.domain import (
     TICK_TABLES,
     Account,
@@ -41,6 +43,8 @@ from qts.venues import (
 )
 
 _WEEK = timedelta(days=7)  # longest span of one request for closed orders
+_LATE = timedelta(days=1)  # that a reconciliation may be
+_RECENT = timedelta(minutes=2)  # of fills that the next reconciliation asks for
 _SECOND_SEARCH = timedelta(hours=1)  # before an order was sent
 _OPEN_PAGE = 100
 _CLOSED_PAGE = 1000
@@ -51,15 +55,24 @@ Json = dict[str, Any]
 class UpbitBroker:
     name = "upbit"
 
-    def __init__(self, client: UpbitClient, config: BrokersConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: UpbitClient,
+        config: BrokersConfig,
+        clock: Clock,
+        database: Database | None = None,  # with the ledger; None: every fill is requested
+    ) -> None:
         require_live_consent_upbit(config, client.config)
         self.key = upbit_account(client.config)
         self._client = client
         self._config = config
         self._clock = clock
-        self._costs = config.costs.upbit
         self._blocked: VenueBlockedError | None = None
-        self._closed: dict[str, list[Fill]] = {}  # closed orders, whose fills are final
+        self._fills = UpbitFillReader(
+            OrderLists(self._open_rows, self._closed_rows, self._order_row),
+            config.costs.upbit,
+            None if database is None else read_applied(database, self.key),
+        )
 
     async def place(self, request: OrderRequest) -> str:
         async def send(before_send: BeforeSend) -> Any:
@@ -118,18 +131,16 @@ class UpbitBroker:
             ]
 
     async def fills(self, since: datetime) -> Sequence[Fill]:
-        """Return fills, read a week further back: Upbit lists closed orders by placement time."""
+        """Return fills, of orders placed up to a week before."""
         with translate_decode_errors("Upbit"):
-            rows = await self._rows(since - _WEEK)
             first = since - self._client.skew.margin
-            uuids = [row["uuid"] for row in rows if Decimal(row["executed_volume"]) > 0]
-            self._closed = {uuid: self._closed[uuid] for uuid in uuids if uuid in self._closed}
-            fills = [fill for uuid in uuids for fill in await self._fills_of(uuid)]
-        return sorted((fill for fill in fills if fill.at >= first), key=lambda fill: fill.at)
+            return await self._fills.read(since - _WEEK, first, self._clock.now())
 
     async def warm_up(self) -> None:
-        """Read the fills of closed orders, which `fills` then need not request one by one."""
-        await self.fills(self._clock.now())
+        """Read what the first reconciliation would request, but the fills of the last seconds."""
+        now = self._clock.now()
+        with translate_decode_errors("Upbit"):
+            await self._fills.read(now - _WEEK - _LATE, now - _RECENT, now)
 
     async def account(self) -> Account:
         cash, holdings = Decimal(0), []
@@ -178,14 +189,9 @@ class UpbitBroker:
         worst = ask * (1 + Decimal(repr(self._config.market_collar)))
         return max(ask, TICK_TABLES["upbit-krw"].round(worst, Side.BUY))
 
-    async def _fills_of(self, uuid: str) -> list[Fill]:
-        if (fills := self._closed.get(uuid)) is not None:
-            return fills
-        row = await self._get("/v1/order", ("uuid", uuid))
-        fills = fills_of(row, self._costs)
-        if row["state"] in ("done", "cancel"):
-            self._closed[uuid] = fills
-        return fills
+    async def _order_row(self, uuid: str) -> Json:
+        row: Json = await self._get("/v1/order", ("uuid", uuid))
+        return row
 
     async def _rows(self, since: datetime) -> list[Json]:
         """Return every order once. Open ones are read first: an order that closes in between is

@@ -92,6 +92,7 @@ def with_database(
     import asyncio
 
     from qts.app import open_database
+    from qts.database import require_schema
 
     async def run() -> T:
         async with open_database(load_config(config)) as database:
@@ -99,18 +100,6 @@ def with_database(
             return await query(database)
 
     return asyncio.run(run())
-
-
-async def require_schema(database: Database, schema: int) -> None:
-    """Refuse a database whose schema is older than `schema`."""
-    from qts.database import migration_status
-
-    found = await migration_status(database)
-    if found.current < schema:
-        raise RefusedError(
-            f"the database at {database.where} has schema {found.current}, and this QTS has"
-            f" {found.latest}; start qts run, which migrates it, or run qts ops database migrate"
-        )
 
 
 def with_account(
@@ -123,7 +112,7 @@ def with_account(
     """Run one query on an account: that of the settings, or the one that is named."""
 
     async def run(database: Database) -> T:
-        return await query(database, await _chosen_account(database, config, broker, account))
+        return await query(database, await chosen_account(database, config, broker, account))
 
     return with_database(config, run, schema)
 
@@ -157,7 +146,7 @@ def with_run_accounts(
             names = [None] if len(venues) == 1 else list(venues)
         else:
             names = [account]
-        keys = [await _chosen_account(database, config, None, name) for name in names]
+        keys = [await chosen_account(database, config, None, name) for name in names]
         return await query(database, keys)
 
     return with_database(config, run, schema)
@@ -174,14 +163,15 @@ def with_accounts(
     async def run(database: Database) -> T:
         if account == "all" or (account is None and len(load_config(config).feed.venues) > 1):
             return await query(database, None)
-        return await query(database, await _chosen_account(database, config, None, account))
+        return await query(database, await chosen_account(database, config, None, account))
 
     return with_database(config, run, schema)
 
 
-async def _chosen_account(
+async def chosen_account(
     database: Database, config: Path | None, broker: str | None, account: str | None
 ) -> AccountKey:
+    """Return the account that is named, or that of the settings; raise RefusedError for others."""
     from qts.app import run_accounts
     from qts.brokers import list_accounts, open_account
     from qts.orders import check_broker

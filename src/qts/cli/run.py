@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from qts.app import RunSummary, StartupInfo, TradingSummary
+    from qts.roles import RoleStatus
+
+
+class RoleName(Enum):
+    all = "all"
+    feed = "feed"
+    strategies = "strategies"
+    execution = "execution"
 
 
 RELEASE_COMMAND = 'qts failsafe release --reason "..."'
@@ -34,6 +43,10 @@ def run(
         bool,
         typer.Option("--standby", help="Trade only once the active run has ended or is lost."),
     ] = False,
+    role: Annotated[
+        RoleName,
+        typer.Option("--role", help="One part of the system, joined with the others by NATS."),
+    ] = RoleName.all,
 ) -> int:
     """Run the trading system; paper broker and simulated market by default.
 
@@ -41,6 +54,8 @@ def run(
     simulated while the settings have no venue key; orders go to the paper broker unless the
     settings name a venue's. With --standby it holds no account and sends nothing until the
     run that trades the same accounts on the same PostgreSQL has ended, froze or was cut off.
+    With --role the feed, the strategies and the orders are separate processes, on one
+    machine or several (docs/roles.md).
 
     Example: qts run --duration 60s --json summary.json
     """
@@ -48,6 +63,8 @@ def run(
 
     if standby and servers_only:
         raise RefusedError("--standby and --servers-only exclude each other; give one of them")
+    if role is not RoleName.all and servers_only:
+        raise RefusedError("--role and --servers-only exclude each other; give one of them")
     seconds = parse_duration(duration) if duration else None
     report = JsonFile(json_file)
     settings = load(config, os.environ)
@@ -56,7 +73,7 @@ def run(
 
     output = _RunOutput(_console(report.prints), seconds)
     app = build_app(settings)
-    summary = app.run(seconds, output, trade=not servers_only, standby=standby)
+    summary = app.run(seconds, output, trade=not servers_only, standby=standby, role=role.value)
     output.ended(summary)
     report.write(summary.to_json())
     return 0 if summary.verdict == "OK" else 1
@@ -125,10 +142,19 @@ class _RunOutput:
     def ended(self, summary: RunSummary) -> None:
         if summary.trading is not None:
             self._print_trading(summary.trading)
+        if summary.link is not None:
+            self._print_link(summary.link)
         restarts = f", {len(summary.restarts)} server restarts" if summary.restarts else ""
         self._console.print(
             f"[bold]{summary.verdict}[/bold] after {summary.seconds:.2f} s{restarts}."
         )
+
+    def _print_link(self, link: RoleStatus) -> None:
+        """Print what was sent and received, and what was missing: figures that are not zero."""
+        counts = {name: getattr(link, name) for name in link.__struct_fields__}
+        found = [f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items() if n]
+        text = ", ".join(found) or "nothing sent or received"
+        self._console.print(f"  {'link':<11}{text}", soft_wrap=True)
 
     def _print_trading(self, traded: TradingSummary) -> None:
         from rich.table import Table

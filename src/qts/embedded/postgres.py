@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,6 +150,16 @@ class PostgresDataDirectory:
             )
 
 
+def recovery_sync(system: str, release: str) -> dict[str, str]:
+    """Return how a start after a crash syncs the data directory: all of it in one call.
+
+    File by file it takes seconds. Linux before 5.8 does not report errors of the one call.
+    """
+    version = tuple(map(int, re.findall(r"\d+", release)[:2]))
+    is_safe = system == "linux" and version >= (5, 8)
+    return {"recovery_init_sync_method": "syncfs"} if is_safe else {}
+
+
 _SETTINGS = {
     "cluster_name": "qts",
     "fsync": "on",
@@ -159,7 +172,7 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "timezone": "UTC",
     "unix_socket_permissions": "0700",
-}
+} | recovery_sync(sys.platform, platform.release())
 
 
 class PostgresServer(EmbeddedServer):

@@ -34,7 +34,7 @@ class StopReport(msgspec.Struct, frozen=True):
 
 
 class InterpreterSettings(NamedTuple):
-    """What the interpreter did before an engine ran in it."""
+    """What the interpreter did before the first of the engines that run in it."""
 
     switch_interval_s: float
     thresholds: tuple[int, int, int]
@@ -46,16 +46,23 @@ class InterpreterSettings(NamedTuple):
         A full collection stops every thread for 60 to 110 ms: it walks each module, class and
         compiled function. Frozen, they are skipped; what is made from now on is still collected.
         """
-        before = cls(sys.getswitchinterval(), gc.get_threshold())
+        before = _running[0] if _running else cls(sys.getswitchinterval(), gc.get_threshold())
+        _running.append(before)
         sys.setswitchinterval(switch_interval_s)
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS, *before.thresholds[1:])
         return before
 
     def restore(self) -> None:
-        sys.setswitchinterval(self.switch_interval_s)
-        gc.unfreeze()
-        gc.set_threshold(*self.thresholds)
+        """Do what the interpreter did before, once no engine runs in it any more."""
+        _running.pop()
+        if not _running:
+            sys.setswitchinterval(self.switch_interval_s)
+            gc.unfreeze()
+            gc.set_threshold(*self.thresholds)
+
+
+_running: list[InterpreterSettings] = []  # one for each engine; engines end in any order
 
 
 class EngineLifecycle:

@@ -5,6 +5,7 @@ from qts.feed.callbacks import FeedCallbacks as FeedCallbacks
 from qts.feed.config import FeedConfig as FeedConfig
 from qts.feed.feed import Feed as Feed
 from qts.feed.feed import FeedStatus as FeedStatus
+from qts.feed.feed import PriceFeed as PriceFeed
 from qts.feed.feed import check_distinct as check_distinct
 from qts.feed.feed import plan_scan_offline as plan_scan_offline
 from qts.feed.feed import symbols_by_venue as symbols_by_venue

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +20,7 @@ from qts.feed.callbacks import FeedCallbacks, ignore
 from qts.feed.config import FeedConfig
 from qts.feed.index_poller import IndexPoller, index_codes
 from qts.feed.ingest import QuoteIngest
-from qts.feed.observer import Observer, Sink
+from qts.feed.observer import Observer, PatternRecord, Sink
 from qts.feed.planner import Demand, ScanPlan, plan_scan
 from qts.feed.poller import FULL_DAY_S, Poller, PollerStatus
 from qts.feed.recorder import Recorder
@@ -53,6 +54,23 @@ class FeedStatus(msgspec.Struct, frozen=True):
     budget: RateLimiterStatus
 
 
+class PriceFeed(Protocol):
+    """Feed as a run uses it: one on the venue, or that of another process."""
+
+    shares_key: bool
+    is_recorded: bool
+
+    @property
+    def calendar(self) -> Calendar | None: ...
+    @property
+    def is_open(self) -> bool: ...
+    def watch(self, symbols: Sequence[str], on_order: Collection[str] = ()) -> None: ...
+    def price_age_s(self, symbol: str) -> float | None: ...
+    def base_price(self, symbol: str) -> float: ...
+    def status(self) -> FeedStatus: ...
+    async def run(self, active: asyncio.Event | None = None) -> None: ...
+
+
 class Feed:
     """Running feed, created by `attach`."""
 
@@ -68,6 +86,8 @@ class Feed:
         self._always_open = False
         self._instruments = Instruments()
         self._recorder: Recorder | None = None
+        self.shares_key = False  # with the runs on the same key; one of them has the stream
+        self.is_recorded = True  # where the settings ask for records
         self._stream: TickStream | None = None
         self._day_sync: TradingDaySync | None = None
         self._indices: IndexPoller | None = None
@@ -97,7 +117,12 @@ class Feed:
         _check_index(config, data, symbols)
         config = config.at_venue(data.limits, always_open=data.calendar is None)
         recorder = _recorder(data, config, home, clock)
-        observer = Observer([*([recorder.write] if recorder else []), *sinks])
+
+        def write(record: PatternRecord) -> None:
+            if recorder is not None and feed.is_recorded:
+                recorder.write(record)
+
+        observer = Observer([*([write] if recorder else []), *sinks])
         session = uuid.uuid4().hex
         ingest = QuoteIngest(
             config, observer, session, callbacks, mode=data.mode, market=data.market
@@ -107,6 +132,7 @@ class Feed:
         feed._venue, feed._instruments = config.venue_name, instruments
         feed._always_open = config.always_open
         feed._recorder = recorder
+        feed.shares_key = data.limits.shares_key
         if data.trading_days is not None and not config.always_open:
             feed._day_sync = TradingDaySync(home / "trading-days.json", data.trading_days, clock)
         if data.indices is not None and poller.plan.demand.indices:
@@ -123,9 +149,14 @@ class Feed:
                 recorder.close()
 
     @property
-    def always_open(self) -> bool:
-        """Whether the calendar is ignored: a market that never closes, or a simulator."""
-        return self._always_open
+    def calendar(self) -> Calendar | None:
+        """The calendar that applies; None for a market that never closes, or a simulator."""
+        return None if self._always_open else self.poller.calendar
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the market trades now, and the feed polls it."""
+        return self.poller.status().open
 
     @property
     def plan(self) -> ScanPlan:
@@ -155,8 +186,14 @@ class Feed:
         """Return the price that the day's limits are computed from; 0 where it is not known."""
         return self._ingest.base_price(symbol)
 
-    async def run(self) -> None:
-        """Run until cancelled; raise on a permanent error."""
+    async def run(self, active: asyncio.Event | None = None) -> None:
+        """Run until cancelled; raise on a permanent error.
+
+        Until `active` is set, another run needs the key: what is watched is polled, nothing is
+        scanned and no stream is opened.
+        """
+        if active is not None and self.shares_key:
+            await self._poll_watched(active)
         parts = (self.poller, self._stream, self._day_sync, self._indices)
         tasks = {asyncio.ensure_future(part.run()) for part in parts if part is not None}
         try:
@@ -167,6 +204,18 @@ class Feed:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    async def _poll_watched(self, active: asyncio.Event) -> None:
+        polling = asyncio.ensure_future(self.poller.run(watched_only=True))
+        waiting = asyncio.ensure_future(active.wait())
+        try:
+            await asyncio.wait({polling, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if polling.done():
+                polling.result()
+        finally:
+            polling.cancel()
+            waiting.cancel()
+            await asyncio.wait({polling, waiting})
 
     def status(self) -> FeedStatus:
         recorder, poller = self._recorder, self.poller.status()

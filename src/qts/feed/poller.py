@@ -210,25 +210,28 @@ class Poller:
             open=self._open,
         )
 
-    async def run(self) -> None:
-        """Poll while the market is open, until cancelled; raise on a permanent error."""
+    async def run(self, *, watched_only: bool = False) -> None:
+        """Poll while the market is open, until cancelled; raise on a permanent error.
+
+        `watched_only`: the symbols that are held or on order, and no scan of the others.
+        """
         try:
             while True:
                 await self._wait_open()
-                await self._poll_until_closed()
+                await self._poll_until_closed(watched_only)
         finally:
             self._open = False
             await self._requester.stop()
 
-    async def _poll_until_closed(self) -> None:
-        coroutines = (
+    async def _poll_until_closed(self, watched_only: bool) -> None:
+        coroutines = [
             self._requester.wait_fatal(),
-            self._scan_all(),
             self._fast.run(),
-            self._books.run(),
             self._replan_periodically(),
             self._wait_closed(),
-        )
+        ]
+        if not watched_only:
+            coroutines += [self._scan_all(), self._books.run()]
         tasks = {asyncio.ensure_future(coroutine) for coroutine in coroutines}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

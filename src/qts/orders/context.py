@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -88,6 +88,8 @@ class ExecutionContext:
     order_database: Database | None = None  # reserved for orders; None: none is sent directly
     # By attempt: how its holding differed from the position at the last look.
     differing: dict[UUID, tuple[object, ...]] = field(default_factory=dict)
+    # By attempt without an outcome: its age at the first look, and when that was (monotonic).
+    first_looks: dict[UUID, tuple[timedelta, int]] = field(default_factory=dict)
 
 
 log = telemetry.logger("orders")

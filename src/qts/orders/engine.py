@@ -96,6 +96,10 @@ class ExecutionEngine:
                     await self.context.clock.sleep(0.05)
                 await self._executor.close()
 
+    async def close(self) -> None:
+        """Wait for the requests of this process that are in flight."""
+        await self._executor.close()
+
     async def final_check(self, since: datetime) -> tuple[bool, tuple[str, ...]]:
         """Return whether ledger and broker agree, and the differences.
 

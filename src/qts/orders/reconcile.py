@@ -27,7 +27,7 @@ from qts.database import Row
 from qts.domain import BrokerOrder, Fill, OperationError, Side
 from qts.orders.context import ExecutionContext, halt_venue, raise_ghost
 from qts.orders.holdings import follow_baseline, load_baseline
-from qts.orders.position import ZERO, PositionMismatch, find_mismatches
+from qts.orders.position import ZERO, PositionMismatch, find_mismatches, quantities_between
 from qts.orders.queries import SQL
 from qts.orders.resolve import ResolveCounts, resolve_unknown
 from qts.orders.updates import AccountListener
@@ -71,6 +71,8 @@ class Reconciler:
         self._is_new = False  # a difference that the one before did not show
         self._incomplete: set[str] = set()  # trade ids of fills that lack data
         self.last: ReconcileReport | None = None
+        self.is_following = False
+        self.is_paused = False  # reports are dropped: those of the run that has the lease
 
     def is_reconciled(self) -> bool:
         """Return whether the ledger is current enough for new orders."""
@@ -97,10 +99,12 @@ class Reconciler:
 
     async def follow_reports(self) -> None:
         """Apply execution reports until cancelled."""
+        self.is_following = True
         while True:
             try:
                 async for report in self._context.broker.execution_reports():
-                    await self.handle_report(report)
+                    if not self.is_paused:
+                        await self.handle_report(report)
                 self._gap("the stream ended")
             except TRANSIENT as error:
                 self._gap(str(error))
@@ -187,6 +191,8 @@ class Reconciler:
         self._suspected, self._mismatched = found, known & found
 
     def _gap(self, reason: str) -> None:
+        if self.is_paused:
+            return
         log.warning("venue stream gap; reconciling", reason=reason)
         self._lost = True
         self.request(reason)
@@ -334,7 +340,7 @@ class Reconciler:
         rows = await self._context.database.fetch(SQL.recent_fills, *self._key, symbols, recent)
         start = {row["symbol"]: row["quantity"] for row in before}
         passed = {
-            row["symbol"]: _quantities(
+            row["symbol"]: quantities_between(
                 row["quantity"], row["fills"], start.get(row["symbol"], ZERO)
             )
             for row in rows
@@ -375,17 +381,6 @@ class Reconciler:
             SQL.snapshot, *self._key, context.clock.now(), account.cash, account.holdings
         )
         return fills, differences
-
-
-def _quantities(now: Decimal, fills: Sequence[Decimal], before: Decimal) -> set[Decimal]:
-    """Return a position's quantities from `before` until now; `fills` are the newest first."""
-    found = {now}
-    for fill in fills:
-        if now == before:
-            break
-        now -= fill
-        found.add(now)
-    return found
 
 
 def _is_current(row: Row, order: BrokerOrder) -> bool:

@@ -64,7 +64,10 @@ async def resolve_unknown(
     if not nobody_sends:
         overdue -= timedelta(seconds=config.send_within_s + config.place_timeout_s)
     counts: dict[Answer, int] = dict.fromkeys(("accepted", "absent", "waiting", "ambiguous"), 0)
-    for row in await context.database.fetch(SQL.unresolved, *context.broker.key, overdue):
+    rows = await context.database.fetch(SQL.unresolved, *context.broker.key, overdue)
+    for resolved in context.first_looks.keys() - {row["id"] for row in rows}:
+        del context.first_looks[resolved]
+    for row in rows:
         attempt = await _mark_unknown(context, row["id"])
         if attempt is not None:
             counts[await _resolve(context, attempt, row["broker_order_id"])] += 1
@@ -160,11 +163,12 @@ async def _resolve(
     known = frozenset(row["broker_order_id"] for row in rows)
     if attempt.sent_at is None:
         raise AssertionError("the attempt was not sent")
+    age = _age(context, attempt.id, checked_at - attempt.sent_at)
     found = await context.broker.find_order(attempt.request, attempt.sent_at, known)
     ours = attempt.request.client_order_id
     is_named = any(each.client_order_id == ours for each in found.candidates)
     rivals = 0 if is_named else await context.database.fetchval(SQL.count_rivals, attempt.id)
-    is_over = checked_at - attempt.sent_at >= timedelta(seconds=context.config.absent_after_s)
+    is_over = age >= timedelta(seconds=context.config.absent_after_s)
     traded: Decimal | None = ZERO
     answer = decide_outcome(found, rivals, is_over, traded)
     if answer == "absent":  # the account is read for this alone
@@ -177,6 +181,13 @@ async def _resolve(
     elif answer == "ambiguous":
         await _flag_for_operator(context, attempt, _describe(found, traded))
     return answer
+
+
+def _age(context: ExecutionContext, attempt_id: UUID, by_wall_clock: timedelta) -> timedelta:
+    """Return the age of an attempt; a wall clock that is set forward does not add to it."""
+    now_ns = context.clock.monotonic_ns()
+    first, first_ns = context.first_looks.setdefault(attempt_id, (by_wall_clock, now_ns))
+    return min(by_wall_clock, first + timedelta(microseconds=(now_ns - first_ns) // 1000))
 
 
 def decide_outcome(

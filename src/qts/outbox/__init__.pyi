@@ -34,6 +34,11 @@ from qts.outbox.maintenance import Depth as Depth
 from qts.outbox.maintenance import OutboxMaintenance as OutboxMaintenance
 from qts.outbox.maintenance import stream_depths as stream_depths
 from qts.outbox.nats import NatsBus as NatsBus
+from qts.outbox.nats_connection import close_nats as close_nats
+from qts.outbox.nats_connection import connect_nats as connect_nats
+from qts.outbox.nats_connection import nats_address as nats_address
+from qts.outbox.nats_connection import nats_errors as nats_errors
+from qts.outbox.nats_connection import nats_urls as nats_urls
 from qts.outbox.postgres import BornClaim as BornClaim
 from qts.outbox.postgres import PostgresBus as PostgresBus
 from qts.outbox.relayed_bus import Relay as Relay

@@ -58,6 +58,9 @@ class NatsBusConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Secret | None,
         Meta(description="nats://user:password@host:port, several separated by commas"),
     ] = None
+    ssl_ca: Annotated[
+        str | None, Meta(description="file of trusted certificates; unset: those of the system")
+    ] = None
     replicas: Annotated[
         int, Meta(ge=1, le=5, description="servers of the cluster that store each event")
     ] = 1

@@ -19,12 +19,18 @@ from zlib import crc32
 
 from qts.database import Database
 from qts.domain import RefusedError, UnreachableError
-from qts.outbox import codec, nats_connection
+from qts.outbox import codec
 from qts.outbox.bus import Delivery
 from qts.outbox.config import NatsBusConfig, StreamConfig
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.errors import PermanentError
-from qts.outbox.nats_connection import REPLY_TIMEOUT_S, connect, server_addresses, transient_errors
+from qts.outbox.nats_connection import (
+    REPLY_TIMEOUT_S,
+    close_nats,
+    connect_nats,
+    nats_address,
+    nats_errors,
+)
 from qts.outbox.nats_consumer import NatsConsumer
 from qts.outbox.relayed_bus import RelayedBus
 
@@ -49,14 +55,14 @@ class NatsBus(RelayedBus):
         self._config = config
         self._client = client
         self._jetstream = client.jetstream(timeout=REPLY_TIMEOUT_S)
-        self._address = server_addresses(config)
+        self._address = nats_address(config)
 
     @classmethod
     @asynccontextmanager
     async def open(
         cls, database: Database, streams: Mapping[str, StreamConfig], config: NatsBusConfig
     ) -> AsyncIterator[Self]:
-        client = await connect(config)
+        client = await connect_nats(config)
         bus = cls(database, streams, config, client)
         try:
             await bus.create_streams()
@@ -66,9 +72,9 @@ class NatsBus(RelayedBus):
 
     async def close(self) -> None:
         await self._close_outbox()
-        with suppress(*transient_errors(), TypeError):  # TypeError: see nats_connection.close
+        with suppress(*nats_errors(), TypeError):  # TypeError: see close_nats
             await self._client.flush(timeout=int(REPLY_TIMEOUT_S))
-        await nats_connection.close(self._client)
+        await close_nats(self._client)
 
     async def create_streams(self) -> None:
         """Create the streams that the server does not have."""
@@ -91,7 +97,7 @@ class NatsBus(RelayedBus):
         except NoStreamResponseError:  # lost with the server's disk, or without a leader
             await self._create_stream(delivery.stream)
             raise UnreachableError(f"{self._address} has no stream for {delivery.stream}") from None
-        except transient_errors() as error:
+        except nats_errors() as error:
             raise UnreachableError(f"{self._address} did not confirm: {error!r}") from None
 
     def create_consumer(self, runner: DeliveryRunner, account: str) -> NatsConsumer:
@@ -132,7 +138,7 @@ class NatsBus(RelayedBus):
                     f"{self._address}: stream {stream}: {error.description}"
                 ) from None
             await self._check_partitions(stream, partitions)
-        except transient_errors() as error:
+        except nats_errors() as error:
             raise UnreachableError(
                 f"{self._address} makes no stream for {stream}: {error!r}"
             ) from None
@@ -141,7 +147,7 @@ class NatsBus(RelayedBus):
         """Refuse an existing stream with another number of partitions."""
         try:
             found = (await self._jetstream.stream_info(stream_name(stream))).config
-        except transient_errors() as error:
+        except nats_errors() as error:
             raise UnreachableError(f"{self._address} does not show {stream}: {error!r}") from None
         actual = (found.metadata or {}).get("qts-partitions", "none")
         if actual != partitions:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qts import telemetry
 from qts.outbox.delivery_runner import DeliveryRunner
 from qts.outbox.handling import HandlerResult
-from qts.outbox.nats_connection import REPLY_TIMEOUT_S, transient_errors
+from qts.outbox.nats_connection import REPLY_TIMEOUT_S, nats_errors
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -91,7 +91,7 @@ class NatsConsumer:
         while not self._stopping:
             try:
                 await self._consume(durable)
-            except transient_errors() as error:
+            except nats_errors() as error:
                 log.warning("consuming failed; retrying", error=repr(error))
                 await self._unless_stopped(self._clock.sleep(RETRY_INTERVAL_S))
 
@@ -105,10 +105,10 @@ class NatsConsumer:
                     await self._handle(message)
         finally:
             # Return messages received after the last fetch; the server redelivers any others.
-            with suppress(*transient_errors()):
+            with suppress(*nats_errors()):
                 for _ in range(inbox.pending_msgs):
                     await (await inbox.fetch(1, timeout=0.01))[0].nak()
-            with suppress(*transient_errors()):
+            with suppress(*nats_errors()):
                 await inbox.unsubscribe()
 
     async def _create_consumer(self, durable: str) -> None:
@@ -179,7 +179,7 @@ class NatsConsumer:
                     if item.task is not None:
                         item.task.cancel()
                 elif self._client.is_connected:
-                    with suppress(*transient_errors()):
+                    with suppress(*nats_errors()):
                         await item.message.in_progress()
                         item.locked_until_ns = now_ns + self._ttl_ns
             await self._clock.sleep(self._config.lock_ttl_s / 3)

@@ -36,6 +36,7 @@ from qts.pipeline.portfolio import PortfolioState as PortfolioState
 from qts.pipeline.portfolio import PortfolioStore as PortfolioStore
 from qts.pipeline.portfolio import account_of as account_of
 from qts.pipeline.portfolio import cash_change as cash_change
+from qts.pipeline.portfolio import equity_of as equity_of
 from qts.pipeline.portfolio import held_by as held_by
 from qts.pipeline.risk_snapshot import SEOUL as SEOUL
 from qts.pipeline.risk_snapshot import compute_exposure as compute_exposure

@@ -100,7 +100,10 @@ async def report_disabled(
 
 
 class StrategyEngine:
-    """Strategies of a run in their lanes; registers its handlers when constructed."""
+    """Strategies of a run in their lanes; registers its handlers when constructed.
+
+    While it is paused, no strategy gets ticks.
+    """
 
     def __init__(
         self,
@@ -109,11 +112,14 @@ class StrategyEngine:
         runners: Mapping[str, StrategyRunner],
     ) -> None:
         self._runners = runners
+        self.is_paused = False
         engine.on("PRICE_TICK", self._on_tick)
         engine.on("STRATEGY_EVALUATE", self._on_evaluate)
         CycleEventHandler(engine, scheduler)
 
     def _on_tick(self, event: Event) -> None:
+        if self.is_paused:
+            return
         for runner in self._runners.values():
             runner.tick(event.payload)
 

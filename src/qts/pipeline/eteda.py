@@ -9,6 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,6 +46,18 @@ FAR_TOO_LONG = 10
 _OF_THE_ACCOUNT = frozenset(("GR001", "GR020", "GR061", "GR062"))  # not of one symbol
 
 GUARDRAIL_INTERVAL_S = 600.0  # between two of a code for a symbol, or for the account
+
+
+Settled = Callable[[Signal], object]
+
+
+def _ignore(_signal: Signal) -> None:
+    """Take a signal that nobody waits for."""
+
+
+def _settle(signals: Iterable[Signal], settled: Settled) -> None:
+    for each in signals:
+        settled(each)
 
 
 class PipelineSuspension(msgspec.Struct, frozen=True):
@@ -87,7 +101,7 @@ class EtedaPipeline:
         self._clock = clock
         self._suspension: PipelineSuspension | None = None
         self._busy: set[OrderSlot] = set()  # with an order in flight
-        self._waiting: dict[OrderSlot, list[Signal]] = {}  # for an order in flight
+        self._waiting: dict[OrderSlot, list[tuple[Signal, Settled]]] = {}  # for an order in flight
         self._stop_orders = stop_orders = hooks.stop_orders
         cancel = stop_orders.cancelling(hooks.cancel)
         self._changer = OrderChanger(cancel, portfolio, self.on_signals, clock)
@@ -138,27 +152,26 @@ class EtedaPipeline:
         return cycle
 
     def on_signals(
-        self, runner: StrategyRunner, signals: list[Signal], *, after_order: bool = False
+        self,
+        runner: StrategyRunner,
+        signals: list[Signal],
+        *,
+        after_order: bool = False,
+        settled: Settled = _ignore,
     ) -> None:
         """Run the steps at once for signals of a tick, a fill or an order.
 
         A signal of a symbol whose order is in flight is dropped, since the next tick may give
         another. One that answers a fill or an order is given once: it waits for that order. A
         limit order is in flight on its side alone, and until it has ended or the fill timeout.
+
+        `settled` is called with each signal once it is dropped, refused or acted on.
         """
         if not self.may_start:
             self._stop_orders.wait_again(runner.key, signals)
+            _settle(signals, settled)
             return
-        fresh = []
-        for each in signals:
-            slots = slots_of(runner.key, each)
-            if slots.isdisjoint(self._busy):
-                fresh.append(each)
-            elif after_order:
-                busy = next(slot for slot in slots if slot in self._busy)
-                self._waiting.setdefault(busy, []).append(each)
-        found, fresh = fresh, one_of_each(fresh)
-        self._stop_orders.displaced(runner.key, [each for each in found if each not in fresh])
+        fresh = self._free(runner.key, signals, after_order, settled)
         if not fresh:
             return
         taken = {slot for signal in fresh for slot in slots_of(runner.key, signal)}
@@ -171,8 +184,9 @@ class EtedaPipeline:
             taken.difference_update(freed)
             self._busy -= freed
             waited = [each for slot in freed for each in self._waiting.pop(slot, ())]
-            if waited:
-                self.on_signals(runner, waited, after_order=True)
+            for settle, pairs in groupby(waited, key=itemgetter(1)):
+                again = [signal for signal, _ in pairs]
+                self.on_signals(runner, again, after_order=True, settled=settle)
 
         def order_ended(proposal: OrderProposal) -> None:
             release(slots_of(runner.key, proposal))
@@ -181,11 +195,34 @@ class EtedaPipeline:
         task.add_done_callback(partial(self._stop_orders.settled, runner.key, fresh))
         # Runs for a task cancelled before its start, too.
         task.add_done_callback(lambda _task: release(tuple(taken)))
+        task.add_done_callback(lambda ended: _settle(() if ended.cancelled() else fresh, settled))
         self._busy |= taken
 
-    def change_orders(self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]) -> None:
-        """Cancel and replace orders, also while no cycle may start."""
-        self._changer.apply(runner, changes)
+    def _free(
+        self, key: str, signals: list[Signal], after_order: bool, settled: Settled
+    ) -> list[Signal]:
+        """Return the signals that no order in flight holds up, one of each slot."""
+        free = []
+        for each in signals:
+            slots = slots_of(key, each)
+            if slots.isdisjoint(self._busy):
+                free.append(each)
+            elif after_order:
+                busy = next(slot for slot in slots if slot in self._busy)
+                self._waiting.setdefault(busy, []).append((each, settled))
+            else:
+                settled(each)
+        chosen = one_of_each(free)
+        displaced = [each for each in free if each not in chosen]
+        self._stop_orders.displaced(key, displaced)
+        _settle(displaced, settled)
+        return chosen
+
+    def change_orders(
+        self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]
+    ) -> list[asyncio.Task[None]]:
+        """Cancel and replace orders, also while no cycle may start; return what was started."""
+        return self._changer.apply(runner, changes)
 
     async def close(self) -> None:
         """Wait for cycles and changes of orders in flight, as long as cycles wait for fills.

@@ -45,8 +45,8 @@ from qts.pipeline.process_protocol import (
     decode_reply,
     frame,
 )
-from qts.pipeline.runner import StrategyRunner, resolve
-from qts.pipeline.runner_hooks import RunnerHooks, Then
+from qts.pipeline.runner import StrategyRunner
+from qts.pipeline.runner_hooks import RunnerHooks, Then, resolve
 from qts.pipeline.strategy_call import (
     BarInput,
     CallError,
@@ -203,6 +203,8 @@ class IsolatedRunner(StrategyRunner):
             outgoing.append(partial(self._deliver, self, found))
         elif evaluation is not None:
             outgoing.append(partial(resolve, evaluation, found))
+        outgoing += self._then
+        self._then = []
         if reply.state_error:
             self._disable(reply.state_error)
         else:
@@ -305,6 +307,9 @@ class IsolatedRunner(StrategyRunner):
             in_flight, self._in_flight = self._in_flight, None
             pending = [in_flight[1] if in_flight is not None else None, *self._evaluations]
             self._evaluations.clear()
+            lost, self._then = self._then, []  # with the updates that it was called with
+            for then in lost:
+                self._loop.call_soon(then)
             self._call_since_s = None
             self._sent_ticks, self._sent_books = {}, {}
             self._queue_start()

@@ -85,8 +85,14 @@ class OrderChanger:
         self._latest: dict[str, Cancel | Replace] = {}  # by intent, of those in flight
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def apply(self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]) -> None:
-        """Start each change; one of an order whose cancel is in flight takes the other's place."""
+    def apply(
+        self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]
+    ) -> list[asyncio.Task[None]]:
+        """Start each change and return what was started.
+
+        One of an order whose cancel is in flight takes the other's place.
+        """
+        started: list[asyncio.Task[None]] = []
         for change in changes:
             intent = change.order.intent_id
             is_running = intent in self._latest
@@ -97,6 +103,8 @@ class OrderChanger:
                 task = asyncio.create_task(self._change(runner, change.order))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
+                started.append(task)
+        return started
 
     async def _change(self, runner: StrategyRunner, order: OrderSnapshot) -> None:
         try:

@@ -3,6 +3,9 @@
     fills of this run (P0) ─▶ portfolio ─▶ stops ─▶ state, written behind (table position_stop)
     an adoption (NOTIFY, or the poll) ─▶ reload       └──▶ restored at the start
 
+A standby follows what is held; when it takes over, it watches the positions of the ledger at once
+and loads them once the ledger is reconciled.
+
 Invariant: each fill of the ledger changes the portfolio once. It is expected from its commit on
 (`expect`), and taken by its P0 event (`apply`) or, where that was lost or became a dead letter, by
 a reload from the ledger: whichever removes it from the expected ones. A fill that is not expected
@@ -24,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from qts.brokers import Broker
-from qts.database import Database
+from qts.database import Database, Row
 from qts.domain import (
     AccountKey,
     AttemptState,
@@ -83,6 +86,14 @@ MAX_OPEN_ORDERS = 10_000
 MAX_LOADS = 3  # of a ledger that changes meanwhile
 
 
+class _LedgerRows(NamedTuple):
+    owners: list[Row]
+    positions: list[PositionRow]
+    stops: dict[str, StopRecord]
+    half_sold: frozenset[str]
+    orders: list[OrderRow]
+
+
 class _ExpectedFill(NamedTuple):
     cash_change: Decimal
     since_ns: int | None  # None: its event is a dead letter
@@ -113,38 +124,57 @@ class PositionSync:
         self._expected: dict[str, _ExpectedFill] = {}  # by trade id
         self._lock = threading.RLock()  # of all that both threads use; never held over an await
         self._ledger: tuple[Database, AccountKey] | None = None
+        self._follows = True  # until the stops watch
         self.loaded = asyncio.Event()
 
     async def load(self, database: Database, broker: Broker) -> None:
         for left in reversed(range(MAX_LOADS)):
             fills = self._fills
             account = await broker.account()
-            owners = await database.fetch(_OWNERS, *broker.key)
-            rows, stored = await _read_positions(database, broker.key)
-            half_sold = await half_sold_symbols(database, broker.key)
-            orders = await list_orders(database, broker.key, only_open=True, limit=MAX_OPEN_ORDERS)
+            ledger = await _read_ledger(database, broker.key)
             if fills == self._fills or not left:
                 break
         with self._lock:
             self._expected.clear()  # the rows have them
-            # All at once: no tick may meet a position without its stop state.
-            self.portfolio.load(account.cash, _positions(rows))
-            for symbol, key, exits in owners:
-                self.portfolio.set_owner(symbol, key)
-                levels = msgspec.json.decode(exits, type=ExitLevels) if exits else None
-                self._records.set_exits(symbol, key, levels)
-            for row in reversed(orders):  # the oldest first; StopOrders has those that wait
-                if row.status == WAITING:
-                    continue
-                self.portfolio.set_order(_order(row), is_open=True)
-                if row.intent_type == IntentType.ENTRY:  # it buys what nobody holds yet
-                    known = self.portfolio.owners.get(row.symbol)
-                    self.portfolio.set_owner(row.symbol, known or row.strategy_key)
+            self._take(ledger, account.cash)
             self._ledger = database, broker.key
-            self._records.take(rows, stored)
-            self._records.mark_half_sold(half_sold)
             self.loaded.set()
             self._push()
+
+    async def watch(self, database: Database, key: AccountKey) -> None:
+        """Let the stops watch what the ledger holds, before it is reconciled.
+
+        Nothing is loaded by that: no cycle starts, and exits wait.
+        """
+        self._follows = False
+        ledger = await _read_ledger(database, key)
+        with self._lock:
+            self._take(ledger, self.portfolio.cash)
+            self._push()
+
+    async def follow(self, database: Database, key: AccountKey) -> None:
+        """Take what the ledger holds into the portfolio alone: its prices are wanted."""
+        positions = {each.symbol: each for each in _positions(await list_positions(database, key))}
+        with self._lock:
+            if self._follows and positions != self.portfolio.positions:
+                self.portfolio.reload(positions.values(), Decimal(0))
+
+    def _take(self, ledger: _LedgerRows, cash: Decimal) -> None:
+        """Take all at once: no tick may meet a position without its stop state."""
+        self.portfolio.load(cash, _positions(ledger.positions))
+        for symbol, key, exits in ledger.owners:
+            self.portfolio.set_owner(symbol, key)
+            levels = msgspec.json.decode(exits, type=ExitLevels) if exits else None
+            self._records.set_exits(symbol, key, levels)
+        for row in reversed(ledger.orders):  # the oldest first; StopOrders has those that wait
+            if row.status == WAITING:
+                continue
+            self.portfolio.set_order(_order(row), is_open=True)
+            if row.intent_type == IntentType.ENTRY:  # it buys what nobody holds yet
+                known = self.portfolio.owners.get(row.symbol)
+                self.portfolio.set_owner(row.symbol, known or row.strategy_key)
+        self._records.take(ledger.positions, ledger.stops)
+        self._records.mark_half_sold(ledger.half_sold)
 
     # --- fills ----------------------------------------------------------------------------------
 
@@ -280,6 +310,16 @@ class PositionSync:
 
     def _push(self) -> None:
         self._micro_risk.set_positions(self._records.shadows(), float(self.portfolio.equity))
+
+
+async def _read_ledger(database: Database, key: AccountKey) -> _LedgerRows:
+    owners, (rows, stored), half_sold, orders = await asyncio.gather(
+        database.fetch(_OWNERS, *key),
+        _read_positions(database, key),
+        half_sold_symbols(database, key),
+        list_orders(database, key, only_open=True, limit=MAX_OPEN_ORDERS),
+    )
+    return _LedgerRows(owners, rows, stored, half_sold, orders)
 
 
 async def _read_positions(

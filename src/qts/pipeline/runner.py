@@ -34,7 +34,7 @@ from qts import telemetry
 from qts.domain import Bar, Clock, RefusedError, Tick
 from qts.pipeline.decision_journal import ParamsEntry, StrategyCallEntry
 from qts.pipeline.process_protocol import Instructions
-from qts.pipeline.runner_hooks import RunnerHooks, StateGate
+from qts.pipeline.runner_hooks import RunnerHooks, StateGate, Then, resolve
 from qts.pipeline.strategy_call import (
     BarInput,
     CallError,
@@ -78,7 +78,8 @@ class StrategyRunner:
         self.disabled = asyncio.Event()  # set on the event loop, once `stopped` has a reason
         self._view, self._wake, self._deliver, self._loop, self._record, _ = hooks
         self._inbox = TickInbox()
-        self._updates: deque[StrategyUpdate] = deque()  # none is dropped
+        self._updates: deque[tuple[StrategyUpdate, Then | None]] = deque()  # none is dropped
+        self._then: list[Then] = []  # of the updates that are being handled
         self._evaluations: deque[asyncio.Future[list[Instruction]]] = deque()
         self._running = threading.Lock()
         self._missed = False  # a call came while another was running
@@ -120,11 +121,16 @@ class StrategyRunner:
         self._inbox.add(tick)
         self._wake(self.key)
 
-    def update(self, update: StrategyUpdate) -> None:
-        """Queue what happened to one of its orders, from any thread."""
+    def update(self, update: StrategyUpdate, then: Then | None = None) -> None:
+        """Queue what happened to one of its orders, from any thread.
+
+        `then` runs on the event loop after the call, what it returned, and its state are kept.
+        """
         if self._takes_updates and not self.stopped:
-            self._updates.append(update)
+            self._updates.append((update, then))
             self._wake(self.key)
+        elif then is not None:
+            self._loop.call_soon_threadsafe(then)
 
     def add_bars(
         self, bars: Iterable[tuple[Bar, tuple[float, ...]]], *, is_new: bool = True
@@ -314,9 +320,9 @@ class StrategyRunner:
 
     def _take_updates(self) -> tuple[StrategyUpdate, ...]:
         """Return the queued updates, before the view that they are handled with is taken."""
-        if self.stopped:
-            self._updates.clear()
-        return tuple(self._updates.popleft() for _ in range(len(self._updates)))
+        taken = [self._updates.popleft() for _ in range(len(self._updates))]
+        self._then += [then for _, then in taken if then is not None]
+        return () if self.stopped else tuple(update for update, _ in taken)
 
     def _handle_updates(self, updates: Iterable[StrategyUpdate], view: View) -> list[Instruction]:
         found: list[Instruction] = []
@@ -330,6 +336,9 @@ class StrategyRunner:
         if found:
             self.signals += len(found)
             self._gate.pass_on(partial(self._deliver, self, found, after_order=True))
+        settled, self._then = self._then, []
+        for each in settled:  # after what the updates led to
+            self._gate.pass_on(each)
         return found
 
     def restore_state(self, data: bytes) -> None:
@@ -362,7 +371,7 @@ class StrategyRunner:
         self._count_call(error)
         if self._is_traced:
             trace_call(self.key, signals, began_ns)
-        return signals
+        return list(signals)
 
     def _count_call(self, error: CallError | None) -> None:
         if error is None:
@@ -388,8 +397,3 @@ class StrategyRunner:
         self.stopped = reason
         self._loop.call_soon_threadsafe(self.disabled.set)
         log.error("strategy disabled", strategy=self.key, reason=reason)
-
-
-def resolve(pending: asyncio.Future[list[Instruction]], signals: list[Instruction]) -> None:
-    if not pending.done():
-        pending.set_result(signals)

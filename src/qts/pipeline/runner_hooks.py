@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from qts.pipeline.decision_journal import Entry
 from qts.pipeline.strategy_call import StateWatch
-from qts.strategies import NoState, Strategy, View
+from qts.strategies import Instruction, NoState, Strategy, View
 
 Then = Callable[[], object]
 
@@ -21,6 +21,12 @@ def call_all(_key: str, _state: bytes | None, then: Sequence[Then]) -> None:
     """Call the functions; for a run that stores no state."""
     for each in then:
         each()
+
+
+def resolve(pending: asyncio.Future[list[Instruction]], signals: list[Instruction]) -> None:
+    """Set the result of an evaluation that still waits for it."""
+    if not pending.done():
+        pending.set_result(signals)
 
 
 class RunnerHooks(NamedTuple):

@@ -11,21 +11,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 from qts.domain import Clock
 from qts.events import Payload
 from qts.events import payloads as p
 from qts.pipeline.config import PipelineConfig
 from qts.pipeline.cycle import Cycle
-from qts.pipeline.eteda import EtedaPipeline
 from qts.pipeline.runner import StrategyRunner
 from qts.strategies import Cancel, Instruction, Replace, Signal
 
 START_REPEAT_S = 10.0
 
-Route = Callable[[str], EtedaPipeline]
+
+class SignalPipeline(Protocol):
+    """What takes the signals of strategies for one account: its pipeline, here or elsewhere."""
+
+    @property
+    def may_start(self) -> bool: ...
+
+    def start(
+        self, key: str, signals: Callable[[], Awaitable[list[Signal]]]
+    ) -> asyncio.Task[Cycle]: ...
+
+    def on_signals(
+        self, runner: StrategyRunner, signals: list[Signal], *, after_order: bool = False
+    ) -> None: ...
+
+    def change_orders(
+        self, runner: StrategyRunner, changes: Iterable[Cancel | Replace]
+    ) -> object: ...
+
+
+Route = Callable[[str], SignalPipeline]
 
 
 class CycleScheduler:
@@ -33,7 +53,7 @@ class CycleScheduler:
 
     def __init__(
         self,
-        pipelines: Sequence[EtedaPipeline],
+        pipelines: Sequence[SignalPipeline],
         pipeline_of: Route,
         config: PipelineConfig,
         emit: Callable[[str, Payload], object],
@@ -50,7 +70,7 @@ class CycleScheduler:
     async def run(self, runner: StrategyRunner) -> None:
         """Run cycles of one strategy until cancelled, in an account never two at once."""
         due_ns = self._clock.monotonic_ns()
-        running: dict[EtedaPipeline, asyncio.Task[Cycle]] = {}
+        running: dict[SignalPipeline, asyncio.Task[Cycle]] = {}
         while True:
             if self._active():
                 await self._wait_for_start(runner.key)
@@ -75,22 +95,22 @@ class CycleScheduler:
             if found := self._signals_of(pipeline, runner, returned):
                 pipeline.on_signals(runner, found, after_order=after_order)
 
-    def _active(self) -> list[EtedaPipeline]:
+    def _active(self) -> list[SignalPipeline]:
         return [each for each in self._pipelines if each.may_start]
 
     def _start(
-        self, runner: StrategyRunner, pipelines: Sequence[EtedaPipeline]
-    ) -> dict[EtedaPipeline, asyncio.Task[Cycle]]:
+        self, runner: StrategyRunner, pipelines: Sequence[SignalPipeline]
+    ) -> dict[SignalPipeline, asyncio.Task[Cycle]]:
         """Start a cycle in each account on the signals of one call."""
         if len(pipelines) == 1:
 
-            async def signals_of(pipeline: EtedaPipeline) -> list[Signal]:
+            async def signals_of(pipeline: SignalPipeline) -> list[Signal]:
                 return self._signals_of(pipeline, runner, await runner.evaluate())
 
         else:
             called: list[asyncio.Task[list[Instruction]]] = []
 
-            async def signals_of(pipeline: EtedaPipeline) -> list[Signal]:
+            async def signals_of(pipeline: SignalPipeline) -> list[Signal]:
                 if not called:
                     called.append(asyncio.create_task(runner.evaluate()))
                 return self._signals_of(pipeline, runner, await asyncio.shield(called[0]))
@@ -98,7 +118,7 @@ class CycleScheduler:
         return {each: each.start(runner.key, partial(signals_of, each)) for each in pipelines}
 
     def _signals_of(
-        self, pipeline: EtedaPipeline, runner: StrategyRunner, returned: Sequence[Instruction]
+        self, pipeline: SignalPipeline, runner: StrategyRunner, returned: Sequence[Instruction]
     ) -> list[Signal]:
         """Return the signals for an account, after it has the changes of its orders."""
         signals: list[Signal] = []

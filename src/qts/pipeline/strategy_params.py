@@ -25,7 +25,7 @@ class StrategyParamsWatcher:
     """Applies parameters as they change; `load` before the first tick, then `run`."""
 
     def __init__(
-        self, database: Database, runners: Mapping[str, StrategyRunner], cache: Cache
+        self, database: Database, runners: Mapping[str, StrategyRunner], cache: Cache | None
     ) -> None:
         self._database = database
         self._runners = runners
@@ -65,6 +65,8 @@ class StrategyParamsWatcher:
             log.error("strategy parameters refused", strategy=key, error=str(error))
             return
         log.warning("strategy parameters changed", strategy=key, actor=actor, params=params)
+        if self._cache is None:
+            return
         try:
             await self._cache.invalidate(Invalidation("strategy", key))
         except OperationError as error:

@@ -6,7 +6,7 @@ tick ─▶ stops ─▶ PRICE_TICK (P1) ─▶ strategies
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Protocol
 
@@ -31,16 +31,17 @@ class PaperMarket(Protocol):
 
 
 class TickPublisher:
-    """Consumer of the feed; `paper` matches paper orders against ticks and books, if any.
+    """Consumer of the feed; `cache` and `paper`, which matches paper orders, take ticks if any.
 
-    While spans are recorded, one of `trace_every` ticks is traced; none with 0.
+    While spans are recorded, one of `trace_every` ticks is traced; none with 0. While it is paused,
+    as of a standby, prices and bars are kept up to date and nothing is published.
     """
 
     def __init__(
         self,
         engine: EventPort,
         portfolio: Portfolio,
-        cache: Cache,
+        cache: Cache | None,
         bars: Callable[[Tick], None],
         paper: PaperMarket | None,
         trace_every: int,
@@ -53,6 +54,7 @@ class TickPublisher:
         self._trace_every = trace_every if telemetry.tracing() else 0
         self._cached_books: dict[str, float] = {}  # when the cache took the last one
         self.count = 0
+        self.is_paused = False
 
     @property
     def callbacks(self) -> FeedCallbacks:
@@ -61,12 +63,16 @@ class TickPublisher:
         return FeedCallbacks(on_tick, self.publish_book, self.publish_index, self.publish_volume)
 
     def __call__(self, tick: Tick) -> None:
-        self.count += 1
         self._portfolio.apply_tick(tick)
+        if self.is_paused:
+            self._bars(tick)
+            return
+        self.count += 1
         # The stops run inside publish: an exit they start on the loop runs after what follows here.
         self._engine.publish(self._engine.new_event("PRICE_TICK", tick, "feed"))
         self._bars(tick)
-        self._cache.prices.push(self._price(tick))
+        if self._cache is not None:
+            self._cache.prices.push(self._price(tick))
         if self._paper is not None:
             self._paper.on_tick(tick)
 
@@ -81,9 +87,13 @@ class TickPublisher:
 
     def publish_book(self, book: OrderBook) -> None:
         """Publish an order book; the cache takes at most four of a symbol in a second."""
+        if self.is_paused:
+            return
         self._engine.publish(self._engine.new_event("ORDERBOOK_UPDATE", book, "feed"))
         if self._paper is not None:
             self._paper.on_book(book)
+        if self._cache is None:
+            return
         if book.at - self._cached_books.get(book.symbol, 0.0) >= CACHED_BOOK_INTERVAL_S:
             self._cached_books[book.symbol] = book.at
             self._cache.books.push(self._cached_book(book))
@@ -117,7 +127,16 @@ class TickPublisher:
         update = p.VolumeUpdate(symbol=surge.symbol, volume=surge.volume, turnover=turnover)
         self._publish("VOLUME_UPDATE", update)
 
+    def resume(self, symbols: Iterable[str]) -> None:
+        """Publish from now on, beginning with the last prices of these symbols."""
+        self.is_paused = False
+        for symbol in symbols:
+            if (tick := self._portfolio.last_tick(symbol)) is not None:
+                self._engine.publish(self._engine.new_event("PRICE_TICK", tick, "feed"))
+
     def _publish(self, name: str, payload: Payload) -> None:
+        if self.is_paused:
+            return
         self._engine.publish(self._engine.new_event(name, payload, "feed"))
 
     def _price(self, tick: Tick) -> CachedPrice:

@@ -1,6 +1,6 @@
 """Recorded metrics: values in a small shared file, written by the handlers of a lane.
 
-A lane's handlers may run in a process of their own, and `/metrics` is served by the run. Both map
+A lane's handlers may run in a separate process, and `/metrics` is served by the run. Both map
 the same file: a table of names and numbers. A record becomes visible by its last write, the length
 of its name, so a reader never sees half of one.
 

@@ -136,6 +136,7 @@ class VenueLimits(NamedTuple):
     scan_s: float  # scan of all symbols, unless the settings say otherwise
     streamed: int = 0  # symbols that one stream takes
     no_indices: str = ""  # why it has no index prices
+    shares_key: bool = False  # runs on one key share its requests, and one of them has the stream
 
 
 class MarketData(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,3 +9,5 @@ from qts.verify.order_latency import OrderLatencyReport as OrderLatencyReport
 from qts.verify.order_latency import measure_order_latency as measure_order_latency
 from qts.verify.outbox_speed import BenchResult as BenchResult
 from qts.verify.outbox_speed import measure_outbox as measure_outbox
+from qts.verify.role_ticks import RoleTicksReport as RoleTicksReport
+from qts.verify.role_ticks import measure_role_ticks as measure_role_ticks

@@ -127,7 +127,7 @@ def verify_isolation(
     load = load or IsolationLoad()
     run = _Run(config or EventsConfig(), load)
     with run.engine:  # processes have started before the measurement
-        stall_probe = _start_stall_probe(seconds)
+        stall_probe = start_stall_probe(seconds)
         began = time.monotonic()
         run.generator.start()
         while (elapsed := time.monotonic() - began) < seconds:
@@ -138,7 +138,7 @@ def verify_isolation(
         took = time.monotonic() - began
         lanes = run.engine.status().lanes
     naive = _measure_baseline(seconds, load) if load.naive else None
-    return run.report(lanes, took, _stalls(stall_probe), naive)
+    return run.report(lanes, took, read_stalls(stall_probe), naive)
 
 
 class _Run:
@@ -314,12 +314,14 @@ print(late[len(late) // 2], late[int(len(late) * 0.99)], late[-1])
 """
 
 
-def _start_stall_probe(seconds: float) -> subprocess.Popen[str]:
+def start_stall_probe(seconds: float) -> subprocess.Popen[str]:
+    """Start a process that sleeps for so long, 5 ms at a time, and measures how late it wakes."""
     command = [sys.executable, "-I", "-S", "-c", _STALL_PROBE, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def _stalls(probe: subprocess.Popen[str]) -> dict[str, float]:
+def read_stalls(probe: subprocess.Popen[str]) -> dict[str, float]:
+    """Wait for the probe; return p50, p99 and max of its delays in ms."""
     numbers = probe.communicate()[0].split()
     return dict(
         zip(("p50", "p99", "max"), (round(float(each), 3) for each in numbers), strict=False)

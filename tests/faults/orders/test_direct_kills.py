@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from qts.domain import TICK_TABLES, IntentType, OrderType, Secret, Side
 from qts.orders import SubmitResult
 from tests.faults.orders.rig import Rig, Worker, worker
+from tests.outbox.kit import until
 from tests.outbox.worker_group import seed
 
 PLACES = (
@@ -107,10 +108,15 @@ async def test_an_exit_that_was_not_recorded_is_not_sold_twice(
         await restart(trading)
         await made.until_stored(1)
         assert await settle(made) == {"ACKED": 1}
+
+        async def held_quantity() -> Any:
+            return await made.database.fetchval(
+                "SELECT quantity FROM position WHERE symbol = $1", symbol
+            )
+
+        await until(held_quantity, 60)  # its fill is reported after it was accepted
+        held = await held_quantity()
         await trading.stop()
-        held = await made.database.fetchval(
-            "SELECT quantity FROM position WHERE symbol = $1", symbol
-        )
         more: dict[str, Any] = {"side": Side.SELL, "type": OrderType.MARKET, "price": None}
         more |= {"quantity": held, "intent_type": IntentType.EXIT_STOPLOSS}
         trading.job.proposals.append(made.proposal(symbol, **more))

@@ -51,10 +51,18 @@ async def made(database_url: Secret) -> AsyncIterator[Rig]:
 async def locked(_admin: Any, url: Secret) -> AsyncIterator[None]:
     """A maintenance session locks every order."""
     holder = await asyncpg.connect(url.reveal())
+    lock = "LOCK TABLE order_attempt, order_intent IN ACCESS EXCLUSIVE MODE"
     try:
-        async with holder.transaction():
-            await holder.execute("LOCK TABLE order_attempt, order_intent IN ACCESS EXCLUSIVE MODE")
-            yield
+        while True:
+            transaction = holder.transaction()
+            await transaction.start()
+            try:
+                await holder.execute(lock)
+                break
+            except asyncpg.DeadlockDetectedError:  # an order locks them the other way round
+                await transaction.rollback()
+        yield
+        await transaction.rollback()
     finally:
         await holder.close()
 

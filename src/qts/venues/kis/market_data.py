@@ -30,6 +30,7 @@ def kis_limits(config: KisConfig, *, multi: bool) -> VenueLimits:
         scan_s=SCAN_S,
         streamed=KisStream.capacity,
         no_indices=NO_INDICES if config.paper else "",
+        shares_key=True,
     )
 
 

@@ -61,7 +61,7 @@ class KisQuotes:
             reply = await self._client.call(_PRICE, values, priority)
             return [single_quote(chosen[0], row) for row in parse_rows(reply.output)]
         reply = await self._client.call(_MULTI_PRICE, values, priority)
-        return _many_quotes(reply)
+        return multi_quotes(reply)
 
     async def quote(self, symbol: str, priority: RequestPriority) -> Quote:
         reply = await self._client.call(_PRICE, self._one(symbol), priority)
@@ -102,12 +102,7 @@ class KisQuotes:
         return {"FID_COND_MRKT_DIV_CODE": self._market, "FID_INPUT_ISCD": symbol}
 
 
-def parse_many(body: bytes) -> list[Quote]:
-    """Return the quotes in the body of a multi-quote reply."""
-    return _many_quotes(msgspec.json.decode(body, type=Reply))
-
-
-def _many_quotes(reply: Reply) -> list[Quote]:
+def multi_quotes(reply: Reply) -> list[Quote]:
     return [multi_quote(row) for row in parse_rows(reply.output) if row.get("inter_shrn_iscd")]
 
 

@@ -1,0 +1,13 @@
+from qts.roles.connection import RoleConnection as RoleConnection
+from qts.roles.connection import check_nats as check_nats
+from qts.roles.feed_publisher import FeedPublisher as FeedPublisher
+from qts.roles.remote_feed import NO_FEED_STATUS as NO_FEED_STATUS
+from qts.roles.remote_feed import RemoteFeed as RemoteFeed
+from qts.roles.remote_pipeline import RemotePipeline as RemotePipeline
+from qts.roles.report_receiver import ReportReceiver as ReportReceiver
+from qts.roles.report_sender import RemoteRunner as RemoteRunner
+from qts.roles.report_sender import ReportSender as ReportSender
+from qts.roles.reported_events import ReportedEvents as ReportedEvents
+from qts.roles.signal_receiver import SignalReceiver as SignalReceiver
+from qts.roles.status import Role as Role
+from qts.roles.status import RoleStatus as RoleStatus
