@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 PACKAGE ?= router
+# Some peers of the backtest need Python 3.12 or 3.13; without one they are not measured.
+PEERS_PYTHON ?= $(shell for each in python3 python3.12 python3.13; do $$each -c 'import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$each && break; done)
 # ARCH=native builds the C++ core for this machine only; the default runs on any x86-64-v2 or aarch64.
 ARCH   ?=
 
@@ -33,8 +35,8 @@ check: $(INSTALLED) ## Format, lint, types, import layers, tests, sanitizers: ev
 	$(BIN)/ruff check .
 	@scripts/check-all.sh
 
-soak: $(INSTALLED) ## Run the long tests, which take hours; ARGS="tests/faults" narrows them
-	@$(BIN)/pytest --no-skips -m soak $(ARGS)
+soak: $(INSTALLED) ## Run the long tests, and properties with more examples, for hours; ARGS="tests/faults" narrows them
+	@$(BIN)/pytest --no-skips -m "soak or hypothesis" $(ARGS)
 
 format: $(INSTALLED) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
@@ -43,7 +45,7 @@ format: $(INSTALLED) ## Format the code and apply automatic fixes
 sanitize: $(INSTALLED) ## C++ tests under ThreadSanitizer and under AddressSanitizer with UBSan
 	@scripts/native-tests.sh thread address
 
-bench: $(VENV)-bench/.installed ## Measure PACKAGE=router beside its peers, in a separate venv; ARGS="--json F"
+bench: $(VENV)-bench/.installed $(if $(filter backtest,$(PACKAGE)),$(if $(PEERS_PYTHON),$(VENV)-peers/.packages)) ## Measure PACKAGE=router beside its peers, in a separate venv; ARGS="--json F"
 	@$(VENV)-bench/bin/qts dev bench $(PACKAGE) $(ARGS)
 
 wheel: $(VENV)-wheel/.packages ## Build a wheel that installs without a compiler, and the source archive, in dist/
@@ -56,14 +58,15 @@ lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirement
 	@scripts/lock.sh --upgrade
 
 clean: ## Remove what the targets above created; QTS_HOME is kept
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-peers $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+# Tools, and what only the storage of optuna imports, are compiled when they are imported.
 # As a constraint too: older versions of pip do not apply a pinned package to a requirement with extras.
 %/.packages: | check-python
 	@$(PYTHON) -m venv $*
 	@echo "Installing packages (hashes checked) ..."
 	@$*/bin/pip install --quiet --no-compile --require-hashes $(foreach each,constraint requirement,--$(each) $(filter requirements/%,$^))
-	@$*/bin/python -m compileall -qq -j 0 -x '/tests/' $*/lib
+	@$*/bin/python -m compileall -qq -j 0 -x '/(tests|alembic|mypyc?|pip|setuptools|sqlalchemy)/' $*/lib
 	@touch $@
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)
@@ -76,6 +79,8 @@ $(VENV)/.packages: requirements/dev.txt
 $(VENV)-bench/.packages: requirements/bench.txt
 $(VENV)-clients/.packages: requirements/clients.txt
 $(VENV)-wheel/.packages: requirements/wheel.txt
+$(VENV)-peers/.packages: requirements/peers.txt
+$(VENV)-peers/.packages: PYTHON = $(PEERS_PYTHON)
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,6 +1,8 @@
 """Plugins, Hypothesis settings and the log level of all tests."""
 
+import gc
 import logging
+from collections.abc import Generator
 
 import pytest
 import structlog
@@ -15,8 +17,25 @@ pytest_plugins = [
 ]
 
 # A slow example on a busy machine is no failure; each test has a timeout.
-settings.register_profile("qts", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("qts")
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("check", COMMON, max_examples=50)
+settings.register_profile("soak", COMMON, max_examples=200)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try four times as many examples in a soak; a test may set another number for both."""
+    settings.load_profile("soak" if "soak" in config.option.markexpr else "check")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among the modules and tests: they stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -25,13 +25,13 @@ SELECT id FROM order_attempt
  WHERE status = 'UNKNOWN' OR (status = 'SENT' AND sent_at < clock_timestamp() - interval '1 s')
 """
 # numba compiles for a second at each start; the strategies decide the same without it
-# (tests/pipeline/test_backtest_ways.py).
+# (tests/backtest/test_compiled_scan.py).
 INTERPRETED = {"NUMBA_DISABLE_JIT": "1"}
 COMPILED = {"NUMBA_DISABLE_JIT": "0"}
 SMALL = {
     **INTERPRETED,
     "QTS_DASHBOARD__ENABLED": "false",
-    "QTS_SIMULATOR__SYMBOLS": "300",
+    "QTS_SIMULATOR__SYMBOLS": "100",
     "QTS_SIMULATOR__SPEED": "60",
     "QTS_SIMULATOR__SCAN_S": "1",
 }

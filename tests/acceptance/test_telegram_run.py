@@ -82,7 +82,7 @@ async def close_by_telegram(api: BotApi, run: Run) -> str:
 async def stop_by_telegram(api: BotApi, run: Run) -> None:
     await api.send("/status", "/positions", "/orders", "/profit")
     assert "QTS trades with" in await said(api, "SIMULATED paper:")
-    assert "Equity" in await said(api, "20")
+    assert "Equity" in await said(api, "202")  # a date, and not an order of eight in the evening
     await api.send("/kill leaving for the day")
     await said(api, "Stop every order of paper:")
     assert (await query(run, SWITCH))[0][0] is True

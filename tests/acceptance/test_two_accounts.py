@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +15,7 @@ import asyncpg
 
 from qts.domain import AccountKey, Secret
 from tests.acceptance.runs import Run, running
+from tests.embedded.clients import until
 
 ACCOUNTS = ("first", "second")
 # What the paper account itself recorded, beside what the ledger says of the same account.
@@ -58,6 +62,32 @@ async def test_two_accounts_trade_side_by_side_and_one_account_once(
     await asyncio.to_thread(_both_trade, database_url, tmp_path)
 
 
+def _one_view_shows_both(url: Secret, folder: Path) -> None:
+    """A view on a home without a run and a cache has both runs, and their sum."""
+    environ = {"QTS_DATABASE__URL": url.reveal(), "QTS_HOME": str(folder / "view")}
+
+    def view() -> str:
+        words = ["top", "--once", "--account", keys()[0].account[:8]]
+        command = [sys.executable, "-m", "qts", *words]
+        done = subprocess.run(
+            command, env={**os.environ, **environ}, capture_output=True, text=True, check=False
+        )
+        assert done.stderr == ""
+        return done.stdout if done.returncode == 0 else ""
+
+    def shows_both() -> bool:
+        text = view()
+        names = all(key.short in text for key in keys())
+        return names and text.startswith(f"SIMULATED on {keys()[0].short}") and "sum of 2/2" in text
+
+    # On a busy machine a status may be older than five seconds for a moment.
+    assert until(shows_both, seconds=90)
+
+
+def keys() -> list[AccountKey]:
+    return [AccountKey.of("paper", name) for name in ACCOUNTS]
+
+
 def _both_trade(url: Secret, folder: Path) -> None:
     with ExitStack() as stack:
         runs = {name: start(stack, folder / name, url, name) for name in ACCOUNTS}
@@ -65,6 +95,7 @@ def _both_trade(url: Secret, folder: Path) -> None:
             run.until("Ready")
         for name in ACCOUNTS:
             until_filled(url, name)
+        _one_view_shows_both(url, folder)
         third = start(stack, folder / "third", url, "first", "--duration", "5s")
         assert third.end() == 2
         (line,) = [each for each in third.errors.splitlines() if each.startswith("qts: ")]

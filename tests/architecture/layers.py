@@ -15,7 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "client"),
     ("dashboard",),
     ("optimise", "explain"),
-    ("backtest",),
+    ("backtest", "roles"),
     ("pipeline", "simulators"),
     ("orders",),
     ("risk", "notify", "strategies", "history"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def run(tmp_path: Path, body: str, *options: str) -> tuple[int, str]:
     run = subprocess.run(
         [*command, "-p", "tests.no_skips", *options, str(file)],
         cwd=ROOT,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take half of the time
         capture_output=True,
         check=False,
         text=True,
@@ -49,7 +51,7 @@ def test_a_skip_fails_the_run_when_asked(
     assert run(tmp_path, body, *options)[0] == code
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "1"]])
 def test_a_missing_browser_may_be_allowed_and_is_counted_in_the_last_line(
     tmp_path: Path, workers: list[str]
 ) -> None:

@@ -15,17 +15,17 @@ SOURCE = Path(__file__).parents[2] / "src" / "qts"
 PUBLIC: dict[str, str] = {
     "qts": """
         Account BacktestConfig BacktestResult Bar Cancel Fill IntentType NoParams OrderSnapshot
-        OrderType Position Replace Side Signal StepStrategy Strategy Tick View __version__
-        load_strategy load_tape run_backtest
+        OrderType Position Replace Side Signal StepStrategy Strategy Tick TimeInForce Timeframe View
+        __version__ load_strategy load_tape run_backtest
     """,
     "qts.app": """
         AccountSettings App ChosenVenue DashboardLaunch DashboardProcess RehearsalOptions
         RunListener RunSummary ServerInfo SimulatedVenue StartupInfo TradingAccount TradingSummary
         TradingSystem backtest_config build_app cache_url check_key check_settings connect_history
         dashboard_launch database_url describe_lease hand_over history_is_simulated history_rules
-        login_link observe_venue open_database open_store plan_observation rehearse request_level
-        resolve_home restore_backup run_account run_accounts serve_dashboard start_servers
-        trading_calendar write_backup
+        login_link observe_venue open_database open_status_store open_store plan_observation
+        rehearse request_level resolve_home restore_backup run_account run_accounts serve_dashboard
+        start_servers trading_calendar write_backup
     """,
     "qts.backtest": """
         BacktestCompleted BacktestConfig BacktestFailed BacktestJobHandler BacktestRequested
@@ -42,7 +42,7 @@ PUBLIC: dict[str, str] = {
         RehearsalStep SimulatorOptions StreamGap SymbolForm Transcript
         UpbitBroker Venue VenueBlockedError VenueConnection VenueSimulator account_key
         is_account_locked key_digest list_accounts mask_secrets match_orders open_account
-        read_lease request_handover
+        read_lease read_leases request_handover
         require_live_consent require_rehearsal venue_of venue_settings
     """,
     "qts.cache": """
@@ -61,7 +61,7 @@ PUBLIC: dict[str, str] = {
         DEFAULT_PORT DailyReport Dashboard DashboardConfig DashboardSources DeadLettersPage
         EquityPage FillRow FillsPage LiveStatus LiveStatusSource ManualOrderError Operator
         OrderPage OrdersPage OutboxPage PlaceOrderAction PositionsPage RiskPage Role
-        StatusPage StrategiesPage TerminalSnapshot Tokens Top address_of bind_socket
+        RunsPage StatusPage StrategiesPage TerminalSnapshot Tokens Top address_of bind_socket
         day_bounds frame load_report openapi_document parse_day preview_close read_live
         render_report_html render_report_table serve
     """,
@@ -69,7 +69,7 @@ PUBLIC: dict[str, str] = {
     "qts.database": """
         AppliedMigration Connection Database DatabaseConfig Isolation ListenStarted Listener
         Migration MigrationStatus Notification Ping Row load_queries migrate migration_status
-        savepoint
+        require_schema savepoint
     """,
     "qts.domain": """
         ALWAYS_OPEN Account AccountKey AttemptState BOOK_MAX_AGE_S Bar BookLevel BrokerOrder
@@ -82,8 +82,8 @@ PUBLIC: dict[str, str] = {
         STOPS ServerFailedError Side StrategyDisabled StrategyParamsChanged SystemClock TICK_TABLES
         Tick TimeLimit
         TimeInForce Timeframe TradeLimitExceededError UPBIT_TICKS UnreachableError
-        assumed_instrument check_name good_until krx_instrument name_choices nearest_name
-        parse_duration split_names unknown_instrument upbit_instrument
+        assumed_instrument check_name exact_decimal good_until krx_instrument name_choices
+        nearest_name parse_duration split_names unknown_instrument upbit_instrument
     """,
     "qts.embedded": """
         Binary EmbeddedConfig EmbeddedServers Home HomeLock NatsServer NatsServerConfig
@@ -103,7 +103,8 @@ PUBLIC: dict[str, str] = {
     "qts.feed": """
         BurstManager CATALOGUE Demand Feed FeedCallbacks FeedConfig FeedStatus FileLayout FileRows
         InstrumentList InstrumentStore InstrumentSync ObservationSnapshot Observer PatternRecord
-        Poller PollerStatus PriceCache QuoteIngest Recorder SEOUL ScanPlan Surge SurgeDetector
+        Poller PollerStatus PriceCache PriceFeed QuoteIngest Recorder SEOUL ScanPlan Surge
+        SurgeDetector
         TickBuilder TradingCalendar check_distinct export_parquet find_files is_recorded plan_scan
         plan_scan_offline pyarrow_module read_catalogue read_frame read_market_file read_records
         read_symbols recorded_days replay symbols_by_venue
@@ -125,7 +126,8 @@ PUBLIC: dict[str, str] = {
         ClusterPool ClusterWorker Fold METRICS ReturnMoments SearchSpace StudyFile StudyInfo
         StudyPlan StudyResult TrialContext WorkerPool deflated_sharpe expected_best_sharpe
         make_folds render_study_html
-        render_study_table run_study study_identity study_json study_name study_warnings trial_count
+        render_study_table run_study start_fork_server study_identity study_json study_name
+        study_warnings trial_count
     """,
     "qts.orders": """
         AccountListener AccountState AttemptChanged BaselineHolding CancelOrder CancelStopOrder
@@ -153,8 +155,12 @@ PUBLIC: dict[str, str] = {
         OutboxConfig OutboxDeadLetter OutboxEvent OutboxEventRefusedError OutboxHandler
         OutboxMaintenance OutboxWorker PermanentError PostgresBus Relay RelayedBus RetryableError
         SYSTEM_EVENT StreamConfig TRADE_COMMAND TRADE_EVENT TRADE_EXIT UnknownOutcomeError WORKERS
-        mark_handled
+        close_nats connect_nats mark_handled nats_address nats_errors nats_urls
         open_bus open_relayed_bus paused_streams stream_depths uuid7
+    """,
+    "qts.roles": """
+        FeedPublisher NO_FEED_STATUS RemoteFeed RemotePipeline RemoteRunner ReportReceiver
+        ReportSender ReportedEvents Role RoleConnection RoleStatus SignalReceiver check_nats
     """,
     "qts.pipeline": """
         BarInput CallError Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport
@@ -165,8 +171,8 @@ PUBLIC: dict[str, str] = {
         PipelineSuspension Portfolio PortfolioState PortfolioStore RunnerHooks SEOUL SignalOutcome
         StepFailedError StrategyConfig StrategyRunner StrategyUpdate TickPublisher account_of act
         call_strategy call_with_update cash_change clear_state compute_exposure decide evaluate
-        extract has_method held_by journal_files list_states load_journaled_run merged_markets
-        own_stops
+        equity_of extract has_method held_by journal_files list_states load_journaled_run
+        merged_markets own_stops
         read_header replay_decisions replay_states select_instances sides_in_flight
         strategy_instances strategy_names symbol_values takes_updates trading_day_start transform
         with_strategies
@@ -230,7 +236,8 @@ PUBLIC: dict[str, str] = {
     "qts.venues.upbit": "UpbitClient UpbitStream",
     "qts.verify": """
         BaselineReport BenchResult DashboardLoadReport IsolationLoad IsolationReport LaneReport
-        OrderLatencyReport measure_dashboard_load measure_order_latency measure_outbox
+        OrderLatencyReport RoleTicksReport measure_dashboard_load measure_order_latency
+        measure_outbox measure_role_ticks
         verify_isolation
     """,
 }

@@ -9,6 +9,7 @@ import pytest
 
 from qts.domain import HomeInUseError
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
+from qts.embedded.postgres import recovery_sync
 from tests.embedded.clients import (
     alive,
     ask,
@@ -51,6 +52,21 @@ async def test_first_start_makes_a_home_and_both_servers(tmp_path: Path) -> None
 async def test_postgres_runs_with(servers: EmbeddedServers, setting: str, value: str) -> None:
     assert servers.postgres
     assert await ask(servers.postgres.url, f"SELECT current_setting('{setting}')") == value
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "expected"),
+    [
+        ("linux", "6.1.0-18-amd64", "syncfs"),
+        ("linux", "5.8.0", "syncfs"),
+        ("linux", "5.4.0-150-generic", None),  # it does not report errors of a syncfs
+        ("darwin", "23.4.0", None),
+    ],
+)
+def test_a_start_after_a_crash_syncs_all_files_in_one_call_where_it_is_safe(
+    system: str, release: str, expected: str | None
+) -> None:
+    assert recovery_sync(system, release).get("recovery_init_sync_method") == expected
 
 
 async def test_text_sorts_by_code_point_and_upper_knows_unicode(servers: EmbeddedServers) -> None:

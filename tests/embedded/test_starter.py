@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import platform
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
-from tests.starter import new_interpreter
+from tests.starter import CLONE, new_interpreter
 
 PROBE = [sys.executable, "-m", "tests.embedded.probe", "a", "b c"]
 
@@ -47,3 +50,19 @@ def test_a_killed_process_is_reaped_by_the_one_that_asked_for_it() -> None:
     assert process.returncode == -signal.SIGKILL
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+
+
+def _describe(pipe: Connection) -> None:
+    pipe.send((os.getppid(), "qts.app.app" in sys.modules, multiprocessing.current_process().name))
+    sys.exit(3)
+
+
+def test_a_process_of_multiprocessing_is_forked_and_gets_its_files() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=_describe, args=(theirs,), name="lane")
+    process.start()
+    theirs.close()
+    assert ours.recv() == (os.getpid(), platform.machine() in CLONE, "lane")
+    process.join()
+    assert process.exitcode == 3

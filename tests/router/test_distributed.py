@@ -82,7 +82,7 @@ class Halves:
         report = str(self.place / f"{role}.json")
         scenario = str(self.scenario)
         return self.start(
-            "-c", QTS, "distributed", role, scenario, "--run", "r", "--json", report, *more
+            "-m", "qts", "distributed", role, scenario, "--run", "r", "--json", report, *more
         )
 
     def recording_sink(self, *more: str) -> subprocess.Popen[str]:

@@ -19,7 +19,7 @@ from qts.router import builtin_scenarios
 from tests.router.support import scenario, short_stall_floor  # noqa: F401 - a fixture for every test here
 
 ROOT = Path(__file__).parents[2]
-QTS = [sys.executable, "-c", "from qts.cli import main; main()"]
+QTS = [sys.executable, "-m", "qts"]
 BASELINE: dict[str, Any] = json.loads(builtin_scenarios()["baseline"].read_text())
 
 

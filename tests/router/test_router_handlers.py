@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from operator import countOf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,6 @@ BYTES, TOTALS = types.CPointer(types.uint8), types.CPointer(types.int64)  # type
 COUNTER = types.void(BYTES, types.uint64, TOTALS)
 
 
-@cfunc(COUNTER)
 def count_and_sum(messages, count, state):  # type: ignore[no-untyped-def] # pragma: no cover
     """96 bytes a message; the price is in the last eight."""
     words = carray(messages, (count, 96), np.uint8)
@@ -40,6 +40,11 @@ def count_and_sum(messages, count, state):  # type: ignore[no-untyped-def] # pra
             price |= np.int64(words[row, 88 + byte]) << (8 * byte)
         totals[0] += 1
         totals[1] += price
+
+
+@cache
+def compiled_counter() -> Any:
+    return cfunc(COUNTER)(count_and_sum)
 
 
 def test_a_plain_callable_gets_every_message_and_may_keep_it() -> None:
@@ -64,7 +69,7 @@ def test_a_batch_handler_gets_every_message_in_order() -> None:
 def test_a_compiled_handler_runs_without_python() -> None:
     state = np.zeros(2, np.int64)
     array = ticks(10_000, types=1)
-    handler = compiled(count_and_sum, state)
+    handler = compiled(compiled_counter(), state)
     with Router(scenario(**ONE), strategies={0: handler}, live=True) as router:
         assert router.push_many(array) == 10_000
     assert state.tolist() == [10_000, array["price"].sum()]
@@ -74,7 +79,7 @@ def test_a_compiled_handler_added_while_running_is_kept_alive() -> None:
     router = Router(scenario(**ONE), live=True)
     state = np.zeros(2, np.int64)
     with router:
-        added = router.add_strategy(compiled(count_and_sum, state))
+        added = router.add_strategy(compiled(compiled_counter(), state))
         router.route(0, strategy=added)
         assert router.push_many(ticks(100, types=1)) == 100
     assert state[0] == 100

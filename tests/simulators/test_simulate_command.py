@@ -21,13 +21,11 @@ from qts.domain import RefusedError
 from qts.simulators import KisSimulator, KisSimulatorConfig, RequestLimits
 from tests.simulators.clients import Kis
 
-PROGRAM = "from qts.cli.simulate import app; app()"
-
 
 class Running:
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [sys.executable, "-m", "qts", "dev", "simulate", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
