@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -22,6 +24,8 @@ from qts.events.dead_letters import DeadLetter, replay_requested
 from qts.events.payloads import DashboardUpdate, LogWrite
 from tests.events.samples import TIMEOUT_S, fill, step_all
 
+R = TypeVar("R")
+
 
 def fail(_event: Event) -> None:
     raise RuntimeError("no such account")
@@ -34,11 +38,18 @@ def die(engine: EventEngine, count: int) -> None:
 
 
 class ObservedStore(PostgresDeadLetterStore):
-    """Store that signals each claim."""
+    """Store that signals each claim, and each try to add letters."""
 
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         super().__init__(database, catalogue)
         self._claimed = asyncio.Event()
+        self.tried_to_add = asyncio.Event()
+
+    async def add(self, letters: list[DeadLetter]) -> None:
+        try:
+            await super().add(letters)
+        finally:
+            self.tried_to_add.set()
 
     async def claim(self) -> DeadLetter | None:
         try:
@@ -191,9 +202,11 @@ async def test_persist_survives_a_read_only_database(
     monkeypatch.setattr(dead_letters, "log", log := CapturingLogger())
     await database.execute(READ_ONLY)
     async with asyncio.timeout(TIMEOUT_S):
-        task = asyncio.create_task(engine.persist_dead_letters(store, 0.001))
-        await store.wait_claims(5)
         die(engine, 1)
+        task = asyncio.create_task(engine.persist_dead_letters(store, 0.001))
+        for _ in range(3):
+            store.tried_to_add.clear()
+            await store.tried_to_add.wait()
         await database.execute("DROP TRIGGER read_only ON event_dead_letter")
         while not await admin.find(10, None, False):
             await store.wait_claims()
@@ -255,6 +268,42 @@ async def test_a_letter_that_is_refused_stays_dead(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert engine.status().lanes["P0"].published == 1
+
+
+class _StateRecorder:
+    """Database that records the state of a letter after each statement."""
+
+    def __init__(self, database: Database, admin: DeadLetterAdmin, number: int) -> None:
+        self._database, self._admin, self._number = database, admin, number
+        self.states: list[str] = []
+
+    async def execute(self, query: str, *values: Any) -> str:
+        return await self._record(self._database.execute(query, *values))
+
+    async def fetch(self, query: str, *values: Any) -> list[Any]:
+        return await self._record(self._database.fetch(query, *values))
+
+    async def fetchrow(self, query: str, *values: Any) -> Any:
+        return await self._record(self._database.fetchrow(query, *values))
+
+    async def _record(self, statement: Awaitable[R]) -> R:
+        found = await statement
+        self.states.append((await self._admin.show(self._number)).state)
+        return found
+
+
+async def test_a_letter_that_is_refused_is_at_no_time_shown_as_replayed(
+    engine: EventEngine, store: ObservedStore, admin: DeadLetterAdmin, database: Database
+) -> None:
+    die(engine, 1)
+    await engine.dead_letters.flush(store)
+    (letter,) = await admin.find(10, None, False)
+    await database.execute("UPDATE event_dead_letter SET event = event || '{\"priority\": 3}'")
+    await admin.request_replay(letter.number)
+    recorder = _StateRecorder(database, admin, letter.number)
+    with pytest.raises(EventRefusedError, match="has priority 0, not 3"):
+        await PostgresDeadLetterStore(recorder, engine.catalogue).claim()
+    assert recorder.states == ["asked", "dead"]
 
 
 async def test_purge_deletes_old_letters(

@@ -76,6 +76,12 @@ class EventType(msgspec.Struct, frozen=True):
         """Whether a field is not a plain value, so that only `check` can validate the payload."""
         return any(bits & _ANY for _, bits in self.fields())
 
+    def check_priority(self, event: Event) -> None:
+        if event.priority != self.priority:
+            raise EventRefusedError(
+                f"{self.name} has priority {int(self.priority)}, not {event.priority}"
+            )
+
     def check(self, event: Event) -> None:
         """Validate every payload field and the payload's size; raise EventRefusedError."""
         try:
@@ -135,10 +141,7 @@ class Catalogue:
         if type(event) is not Event:
             raise EventRefusedError(f"only an Event can be published, not {type(event).__name__}")
         entry = self[event.event_type]
-        if event.priority != entry.priority:
-            raise EventRefusedError(
-                f"{entry.name} has priority {int(entry.priority)}, not {event.priority}"
-            )
+        entry.check_priority(event)
         for name, expected in COMMON_FIELDS.items():
             value = getattr(event, name)
             if not (isinstance(value, str) if expected == "text" else _is_count(value)):

@@ -23,12 +23,16 @@ _ADD = """
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (event_id, handler, died_at) DO NOTHING
 """
+_REQUESTED = """
+    SELECT number, event, handler, error, died_at FROM event_dead_letter
+    WHERE replay_asked_at IS NOT NULL AND replayed_at IS NULL ORDER BY number LIMIT 1
+"""
 _CLAIM = """
-    UPDATE event_dead_letter SET replayed_at = now() WHERE number = (
-        SELECT number FROM event_dead_letter
-        WHERE replay_asked_at IS NOT NULL AND replayed_at IS NULL
-        ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING number, event, handler, error, died_at
+    UPDATE event_dead_letter SET replayed_at = now()
+    WHERE number = $1 AND replay_asked_at IS NOT NULL AND replayed_at IS NULL RETURNING number
+"""
+_REFUSE = """
+    UPDATE event_dead_letter SET replay_asked_at = NULL WHERE number = $1 AND replayed_at IS NULL
 """
 
 
@@ -74,17 +78,22 @@ class PostgresDeadLetterStore:
         )
 
     async def claim(self) -> DeadLetter | None:
-        """Take a letter whose replay was requested and mark it replayed, for one engine only."""
-        row = await self._database.fetchrow(_CLAIM)
-        if row is None:
-            return None
-        try:
-            return self._letter(row)
-        except (EventRefusedError, msgspec.ValidationError) as error:
-            await self.unclaim(row["number"])
-            raise EventRefusedError(
-                f"dead letter {row['number']} cannot be replayed: {error}"
-            ) from None
+        """Take a letter whose replay was requested and mark it replayed, for one engine only.
+
+        One that cannot be published is dead again, without being marked in between.
+        """
+        while (row := await self._database.fetchrow(_REQUESTED)) is not None:
+            number = row["number"]
+            try:
+                letter = self._letter(row)
+            except (EventRefusedError, msgspec.ValidationError) as error:
+                await self._database.execute(_REFUSE, number)
+                raise EventRefusedError(
+                    f"dead letter {number} cannot be replayed: {error}"
+                ) from None
+            if await self._database.fetchrow(_CLAIM, number) is not None:
+                return letter
+        return None
 
     async def unclaim(self, number: int) -> None:
         """Mark a claimed letter dead again, until its replay is requested again."""
@@ -96,6 +105,7 @@ class PostgresDeadLetterStore:
 
     def _letter(self, row: Any) -> DeadLetter:
         event = decode(row["event"], self._catalogue)
+        self._catalogue[event.event_type].check_priority(event)
         return DeadLetter(row["number"], event, row["handler"], row["error"], row["died_at"])
 
 

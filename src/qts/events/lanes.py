@@ -129,9 +129,7 @@ def refusal_callback(catalogue: Catalogue) -> Any:
             )
         entry = catalogue[event.event_type]
         if reason == "priority":
-            raise EventRefusedError(
-                f"{entry.name} has priority {int(entry.priority)}, not {event.priority}"
-            )
+            entry.check_priority(event)
         if reason == "timestamp":
             raise EventRefusedError(
                 f"{entry.name}: timestamp {event.timestamp!r} is not a number of seconds since 1970"
