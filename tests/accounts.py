@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from qts.app import AccountSettings, TradingSystem, run_account
+from qts.app import AccountSettings, TradingSystem, create_strategies, run_account
 from qts.brokers import AccountLease, BrokersConfig, account_key
 from qts.config import Config
 from qts.database import Database
@@ -25,6 +25,7 @@ async def trading_system(
     config: Config, database: Database, keys: Path
 ) -> AsyncIterator[TradingSystem]:
     """Build a trading system that holds its account; the caller opens it."""
-    clock = SystemClock()
+    clock, strategies = SystemClock(), create_strategies(config)
     async with AccountLease(database, run_account(config), "home", clock, is_live=False) as lease:
-        yield TradingSystem(config, database, clock, [AccountSettings(config, lease, keys)])
+        settings = AccountSettings(config, lease, keys)
+        yield TradingSystem(config, database, clock, [settings], strategies)

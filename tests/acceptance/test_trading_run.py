@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.runs import COMPILED, Run, holdings_and_positions, running
+from tests.acceptance.runs import COMPILED, SLOW_MARKET, Run, holdings_and_positions, running
 from tests.embedded.clients import until
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts servers slowly
@@ -157,6 +157,16 @@ def test_strategy_that_cannot_be_loaded_is_refused_in_one_line(home: Path) -> No
         assert run.end() == 2
         (line,) = [line for line in run.errors.splitlines() if line.startswith("qts:")]
     assert "nowhere:Nothing" in line
+
+
+def test_a_strategy_that_loads_for_long_costs_no_lease(home: Path) -> None:
+    strategy = "tests.acceptance.slow_loader:SlowLoader"
+    with running(home, "--for", "1s", QTS_PIPELINE__STRATEGIES=strategy, **SLOW_MARKET) as run:
+        run.until("Ready after")
+        (account,) = run.query("SELECT epoch FROM account")
+        run.ends_well()
+    assert account["epoch"] == 1
+    assert "account lease lost" not in run.errors
 
 
 def _seconds_since(run: Run, when: object) -> float:

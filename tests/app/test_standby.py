@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.app import AccountSettings, TradingAccount, TradingSystem, run_account
+from qts.app import AccountSettings, TradingAccount, TradingSystem, create_strategies, run_account
 from qts.app.pair import StandbyLeases
 from qts.brokers import AccountLease
 from qts.config import Config
@@ -70,7 +70,8 @@ class Two:
         config = msgspec.structs.replace(self._config, home=home)
         lease = AccountLease(self._database, run_account(config), name, clock, is_live=False)
         settings = AccountSettings(config, lease, home)
-        return TradingSystem(config, self._database, clock, [settings]), lease
+        strategies = create_strategies(config)
+        return TradingSystem(config, self._database, clock, [settings], strategies), lease
 
     @property
     def account(self) -> TradingAccount:

@@ -22,6 +22,7 @@ PUBLIC: dict[str, str] = {
         AccountSettings App ChosenVenue DashboardLaunch DashboardProcess RehearsalOptions
         RunListener RunSummary ServerInfo SimulatedVenue StartupInfo TradingAccount TradingSummary
         TradingSystem backtest_config build_app cache_url check_key check_settings connect_history
+        create_strategies
         dashboard_launch database_url describe_lease hand_over history_is_simulated history_rules
         login_link observe_venue open_database open_status_store open_store plan_observation
         rehearse request_level resolve_home restore_backup run_account run_accounts serve_dashboard

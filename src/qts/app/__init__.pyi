@@ -23,6 +23,7 @@ from qts.app.rehearsal import RehearsalOptions as RehearsalOptions
 from qts.app.rehearsal import check_key as check_key
 from qts.app.rehearsal import rehearse as rehearse
 from qts.app.run_parts import AccountSettings as AccountSettings
+from qts.app.run_parts import create_strategies as create_strategies
 from qts.app.servers import ServerInfo as ServerInfo
 from qts.app.servers import cache_url as cache_url
 from qts.app.servers import database_url as database_url

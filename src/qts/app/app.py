@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from qts.app.pair import StandbyLeases, may_be_prepared
 from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
 from qts.app.roles import check_role, open_role
-from qts.app.run_parts import AccountSettings
+from qts.app.run_parts import AccountSettings, create_strategies
 from qts.app.servers import (
     ServerInfo,
     cache_url,
@@ -243,6 +244,9 @@ class App:
         """
         config = replace(self.config, home=self.home.path)
         configs = account_configs(config)
+        if all(uses_simulated_venue(each) for each in configs):
+            config = replace(config, pipeline=SimulatedVenue.pipeline(config))
+        strategies = create_strategies(config)
         leases = [self._account_lease(database, each) for each in configs]
         may_prepare = self._is_standby and may_be_prepared(configs)
         async with contextlib.AsyncExitStack() as stack:
@@ -256,8 +260,10 @@ class App:
             elif not may_prepare and not await self._take_over(pair, *waiting):
                 return None
             began_ns = self._clock.monotonic_ns()
-            config, accounts = await self._accounts(stack, database, config, leases)
-            trading = TradingSystem(config, database, self._clock, accounts, self._connection)
+            accounts = await self._accounts(stack, database, configs, leases)
+            trading = TradingSystem(
+                config, database, self._clock, accounts, strategies, self._connection
+            )
             await stack.enter_async_context(trading.prepare(cache_url(config, self.home)))
             if may_prepare:
                 await pair.prepare(trading)
@@ -308,11 +314,10 @@ class App:
         self,
         stack: contextlib.AsyncExitStack,
         database: Database,
-        config: Config,
+        configs: Sequence[Config],
         leases: list[AccountLease],
-    ) -> tuple[Config, list[AccountSettings]]:
-        """Return the settings of the run, and of each account; start simulators if need be."""
-        configs = account_configs(config)
+    ) -> list[AccountSettings]:
+        """Return the settings of each account; start simulators if need be."""
         accounts: list[AccountSettings] = []
         for each, lease in zip(configs, leases, strict=True):
             folder = "simulator" if len(configs) == 1 else f"simulator-{each.feed.venue_name}"
@@ -320,9 +325,7 @@ class App:
                 each = replace(each, simulator=replace(each.simulator, port=0))
             settings, keys = await self._venue_settings(stack, database, each, lease.key, folder)
             accounts.append(AccountSettings(settings, lease, keys))
-        if all(uses_simulated_venue(each) for each in configs):
-            config = replace(config, pipeline=SimulatedVenue.pipeline(config))
-        return config, accounts
+        return accounts
 
     def _account_lease(self, database: Database, config: Config) -> AccountLease:
         return AccountLease(

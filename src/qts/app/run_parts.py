@@ -40,3 +40,12 @@ class RunParts(NamedTuple):
     store: PortfolioStore
     next_cycle: Callable[[], int]
     roles: RoleConnection | None = None  # feed and strategies are in other processes
+
+
+def create_strategies(config: Config) -> dict[str, Strategy[Any]]:
+    """Return the strategies of a run by name.
+
+    One may compile its step or load a model for seconds: a run does this before it takes a lease,
+    which a blocked event loop would lose.
+    """
+    return {each.name: each.create() for each in config.strategy_instances()}

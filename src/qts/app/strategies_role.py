@@ -11,6 +11,7 @@ from qts.app.account import DRAIN_TIMEOUT_S
 from qts.app.account_configs import account_configs
 from qts.app.feed_role import OpenRole, RoleParts
 from qts.app.market_history import has_catalogue, recent_bars
+from qts.app.run_parts import create_strategies
 from qts.app.simulated_venue import account_of
 from qts.app.strategies_lock import StrategiesLock
 from qts.app.supervision import TaskSupervisor
@@ -71,7 +72,7 @@ class StrategiesRole:
         config, clock = parts.config, parts.clock
         check_lanes(config.events)
         self._instances = config.strategy_instances()
-        self._strategies = {each.name: each.create() for each in self._instances}
+        self._strategies = create_strategies(config)
         self._configs = account_configs(config)
         keys = [account_of(each) for each in self._configs]
         self._lock = StrategiesLock(parts.database, keys)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
 
 from qts.app.account import DRAIN_TIMEOUT_S, TradingAccount
 from qts.app.account_configs import check_capital, journal_header
@@ -61,6 +62,7 @@ from qts.pipeline.strategy_state import StrategyStates
 from qts.pipeline.warming_series import BarsOfStrategy
 from qts.risk import EMERGENCY_ORDER
 from qts.roles import RoleConnection
+from qts.strategies import Strategy
 
 
 class TradingSystem:
@@ -76,6 +78,7 @@ class TradingSystem:
         database: Database,
         clock: Clock,
         accounts: Sequence[AccountSettings],
+        strategies: Mapping[str, Strategy[Any]],
         roles: RoleConnection | None = None,
     ) -> None:
         check_lanes(config.events)
@@ -85,7 +88,7 @@ class TradingSystem:
         self.began = clock.now()
         self.alerts = RecentAlerts()
         self.instances = config.strategy_instances()
-        self.strategies = {each.name: each.create() for each in self.instances}
+        self.strategies = strategies
         keys, journal_mb = [each.lease.key for each in accounts], config.retention.journal_mb
         header = journal_header(config, self.instances, self.began, keys)
         self.journal = open_decision_journal(config.pipeline.journal, header, journal_mb)

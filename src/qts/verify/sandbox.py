@@ -11,6 +11,7 @@ from qts.app import (
     SimulatedVenue,
     TradingSystem,
     cache_url,
+    create_strategies,
     database_url,
     run_account,
     start_servers,
@@ -37,11 +38,12 @@ async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterato
         await asyncio.to_thread(simulated.__enter__)
         stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
         config = await asyncio.to_thread(simulated.settings, config)
+        strategies = create_strategies(config)
         key = run_account(config)
         lease = AccountLease(database, key, str(home.path), clock, is_live=False)
         await stack.enter_async_context(lease)
         account = AccountSettings(config, lease, simulated.keys)
-        trading = TradingSystem(config, database, clock, [account])
+        trading = TradingSystem(config, database, clock, [account], strategies)
         await stack.enter_async_context(trading.open(cache_url(config, home)))
         known = trading.accounts[0].instruments
         known.replace([*known, *map(krx_instrument, PROBES)])
