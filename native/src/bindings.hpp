@@ -6,6 +6,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_bar_calls(nb::module_& m);
 void bind_bench(nb::module_& m);
 void bind_lanes(nb::module_& m);
 void bind_market(nb::module_& m);

@@ -58,6 +58,38 @@ class Ring:
     @property
     def lag(self) -> int: ...
 
+class BarCalls:
+    """Bars of a tape as Python objects, and calls of a strategy with them. Not thread-safe."""
+
+    def __init__(
+        self, bar: type[Any], tick: type[Any], point: type[Any], symbols: list[str], timeframe: str
+    ) -> None: ...
+    def begin(
+        self,
+        at: NDArray[np.float64],
+        closing: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        table: NDArray[np.float64],
+    ) -> None: ...
+    @property
+    def moment(self) -> int: ...
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+    def closes(self) -> list[Any]: ...
+    def bars(self) -> list[Any]: ...
+    def play(
+        self,
+        run: Any,
+        on_bar: Callable[..., Any],
+        series: list[Any],
+        ticks: dict[str, Any],
+        clock: Any,
+        worth: Callable[[], tuple[Any, float, float]],
+        view: Any,
+        points: list[Any],
+        until: float,
+    ) -> Any: ...
+
 class MarketPlane:
     def __init__(self, bars_kept: int, processors: int) -> None: ...
     def add_symbol(self, name: str, open_s: int, length_s: int, auction_s: int) -> int: ...

@@ -164,14 +164,15 @@ PUBLIC: dict[str, str] = {
         ReportSender ReportedEvents Role RoleConnection RoleStatus SignalReceiver check_nats
     """,
     "qts.pipeline": """
-        BarInput CallError Cycle Decision DecisionJournal DecisionPolicy DecisionReplayReport
+        BarInput CallError CallResult Cycle Decision DecisionJournal DecisionPolicy
+        DecisionReplayReport
         EtedaPipeline Evaluation Execution HeldValue IntentTracker IsolatedRunner JournalHeader
         JournaledRun JournaledStore MAX_ERRORS_IN_A_ROW MarketCalls MarketState MarketStatus
         NOT_TRIGGERED StopOrder StopOrderBook check_venues check_venues_by_form waits_until
         OrderSubmitter OrderUpdatePublisher ParamsChange PipelineConfig PipelineHooks
         PipelineSuspension Portfolio PortfolioState PortfolioStore RunnerHooks SEOUL SignalOutcome
         StepFailedError StrategyConfig StrategyRunner StrategyUpdate TickPublisher account_of act
-        call_strategy call_with_update cash_change clear_state compute_exposure decide evaluate
+        call_with_update cash_change check_returned clear_state compute_exposure decide evaluate
         equity_of extract has_method held_by journal_files list_states load_journaled_run
         merged_markets own_stops
         read_header replay_decisions replay_states select_instances sides_in_flight

@@ -8,15 +8,20 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import qts.backtest.bar_tape as bar_tapes
-from qts.backtest import BarTape, run_backtest
+from qts._native import BarCalls
+from qts.backtest import BacktestConfig, BarTape, run_backtest
+from qts.backtest.bar_tape import FIELDS
 from qts.backtest.bar_tape_player import BarTapePlayer
 from qts.backtest.order_updates import OrderUpdates
+from qts.backtest.performance import EquityPoint
 from qts.backtest.portfolio import BacktestPortfolio
+from qts.backtest.strategy_run import StrategyRun
 from qts.domain import Bar, Fill, Tick, Timeframe
 from qts.strategies import Instruction, NoParams, View
 from tests.backtest.bars import bar_tape, minute_closes
@@ -59,7 +64,7 @@ class OnBars(RandomOrders, key="random_orders"):
 
 
 class WithoutTimer(OnBars, key="random_orders"):
-    timer_s = None
+    timer_s: float | None = None
 
 
 class WithFills(WithoutTimer, key="random_orders"):
@@ -72,6 +77,32 @@ class WithTicks(WithoutTimer, key="random_orders"):
     def on_tick(self, tick: Tick, view: View) -> Iterable[Instruction]:
         self.seen.append((tick, view.equity))
         return ()
+
+
+class MostlyQuiet(WithoutTimer, key="random_orders"):
+    """Returns nothing from most calls, in several spellings; makes mistakes, some in a row."""
+
+    def on_bar(self, bar: Bar, view: View) -> Iterable[Instruction]:
+        found = list(super().on_bar(bar, view))
+        if bar.at % 3600 > 3000:
+            raise ValueError("the last minutes of an hour")
+        match self.random.randrange(30):
+            case 0:
+                return found
+            case 1:
+                raise SystemExit(1)
+            case 2:
+                return [*found, "no signal"]  # type: ignore[list-item]
+            case 3:
+                return np.zeros(2)  # has no truth
+            case 4:
+                return (1 // (bar.at < 0) for _ in found)  # type: ignore[misc]  # raises later
+            case number:
+                return (None, (), [], {}, 0)[number % 5]  # type: ignore[return-value]
+
+
+class QuietWithTimer(MostlyQuiet, key="random_orders"):
+    timer_s = 100.0
 
 
 class WithLongerBars(OnBars, key="random_orders"):
@@ -93,7 +124,8 @@ class WithIndicators(OnBars, key="random_orders"):
         return super().decide(view)
 
 
-KINDS = (OnBars, WithoutTimer, WithFills, WithTicks, WithLongerBars, WithIndicators)
+FAULTY = (MostlyQuiet, QuietWithTimer)
+KINDS = (OnBars, WithoutTimer, WithFills, WithTicks, WithLongerBars, WithIndicators, *FAULTY)
 
 
 def made_tape(seed: int, symbols: Sequence[str] = SYMBOLS[1:4]) -> BarTape:
@@ -113,8 +145,9 @@ def run(kinds: Sequence[type[OnBars]], seed: int, config: Any, events: int) -> A
         strategies.append(kind.from_params(name=f"{kind.__name__}{number}"))
     with patch.object(bar_tapes, "EVENTS", events):
         result = run_backtest(strategies, made_tape(seed), config)
-    assert not any(each.errors for each in result.strategies)
-    return outcome(result), [each.seen for each in strategies]
+    for kind, each in zip(kinds, result.strategies, strict=True):
+        assert kind in FAULTY or not each.errors
+    return outcome(result), result.strategies, [each.seen for each in strategies]
 
 
 def run_every_bar(kinds: Sequence[type[OnBars]], seed: int, config: Any) -> Any:
@@ -142,20 +175,31 @@ def run_every_bar(kinds: Sequence[type[OnBars]], seed: int, config: Any) -> Any:
     def skips(_self: BacktestPortfolio, _ticks: object) -> None:
         raise AssertionError("a bar was not followed")
 
+    def calls(self: BarTapePlayer, run: StrategyRun, bars: Iterable[Bar], at: float) -> None:
+        for bar in bars:
+            self._engine.on_bar(run, bar, (), at)
+
+    def plays(_calls: object, *_arguments: object) -> None:
+        raise AssertionError("bars were not handled one by one")
+
     with (
-        patch.multiple(BarTapePlayer, __init__=init, _open=opens, _close=closes),
+        patch.multiple(BarTapePlayer, __init__=init, _open=opens, _close=closes, _on_bars=calls),
+        patch.object(StrategyRun, "play_bars", plays),
         patch.object(BacktestPortfolio, "keep_ticks", skips),
     ):
         return run(kinds, seed, config, ALL_AT_ONCE)
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
     config=CONFIGS,
     events=st.sampled_from((5, 60, ALL_AT_ONCE)),
 )
+@example(seed=1, kinds=[MostlyQuiet], config=BacktestConfig(use_stops=False), events=60)
+@example(seed=2, kinds=[QuietWithTimer], config=BacktestConfig(use_stops=False), events=5)
+@example(seed=3, kinds=[MostlyQuiet], config=BacktestConfig(), events=ALL_AT_ONCE)
 def test_quiet_bars_change_nothing(
     seed: int, kinds: list[type[OnBars]], config: Any, events: int
 ) -> None:
@@ -164,6 +208,77 @@ def test_quiet_bars_change_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_these_strategies_trade(kind: type[OnBars]) -> None:
-    (fills, *_), (seen,) = run([kind], 3, None, ALL_AT_ONCE)
-    assert len(fills) > 5
+    (fills, *_), _, (seen,) = run([kind], 3, None, ALL_AT_ONCE)
+    assert len(fills) > (1 if kind in FAULTY else 5)
     assert len(seen) > 50
+
+
+def test_these_strategies_make_mistakes_and_one_is_disabled() -> None:
+    _, (quiet,), _ = run([MostlyQuiet], 3, None, ALL_AT_ONCE)
+    _, (timed,), _ = run([QuietWithTimer], 3, None, ALL_AT_ONCE)
+    assert min(quiet.errors, timed.errors) > 25
+    assert quiet.stopped.startswith("20 errors in a row: ValueError")
+    assert not timed.stopped  # its timer returns between them
+
+
+class EverySecond(WithoutTimer, key="random_orders"):
+    """Raises with every second bar, and returns nothing with the others."""
+
+    def on_bar(self, bar: Bar, _view: View) -> Iterable[Instruction]:
+        self.seen.append(bar)
+        if len(self.seen) % 2:
+            raise ValueError(bar.at)
+        return ()
+
+
+def test_errors_between_calls_that_return_are_not_in_a_row() -> None:
+    strategy = EverySecond(NoParams())
+    (part,) = run_backtest(strategy, made_tape(3, SYMBOLS[1:2])).strategies
+    assert part.errors == (len(strategy.seen) + 1) // 2 > 25
+    assert not part.stopped
+
+
+@pytest.mark.parametrize(("kind", "is_called"), [(MostlyQuiet, True), (WithTicks, False)])
+def test_a_strategy_of_bars_alone_is_called_by_the_core(
+    kind: type[OnBars], is_called: bool
+) -> None:
+    with patch.object(StrategyRun, "play_bars", autospec=True, return_value=None) as play:
+        run([kind], 3, None, ALL_AT_ONCE)
+    assert play.called is is_called
+
+
+def test_the_core_makes_the_bars_and_ticks_of_the_rows() -> None:
+    tape = made_tape(5)
+    rows, symbols = tape.rows, tape.symbols
+    calls = BarCalls(Bar, Tick, EquityPoint, symbols, tape.timeframe)
+    table = np.stack([rows[name] for name in FIELDS])
+    numbers = rows["symbol"].astype(np.int64)
+    calls.begin(np.array([1.0, 2.0]), np.array([0, len(rows)]), numbers, table)
+    calls.enter()
+    assert calls.closes() == calls.bars() == []
+    calls.leave()
+    calls.enter()
+    closes, bars = calls.closes(), calls.bars()
+    assert len(bars) == len(closes) == len(rows)
+    for row, bar, close in zip(rows[["symbol", *FIELDS]].tolist(), bars, closes, strict=True):
+        symbol, at, volume = symbols[row[0]], row[1], row[6] / 4
+        assert type(bar) is Bar
+        assert bar == (symbol, tape.timeframe, *row[1:])
+        assert close == Tick(symbol, bar.close, volume, bar.close, bar.close, at)
+    calls.leave()
+    assert calls.moment == 2
+    with pytest.raises(IndexError, match="no moment"):
+        calls.enter()
+
+
+@pytest.mark.parametrize(
+    ("closing", "numbers", "message"),
+    [([1], [0], "different lengths"), ([1, 2], [0, 0], "other bars"), ([1, 1], [0, 1], "symbol")],
+)
+def test_the_core_refuses_columns_that_do_not_fit(
+    closing: list[int], numbers: list[int], message: str
+) -> None:
+    calls = BarCalls(Bar, Tick, EquityPoint, ["005930"], Timeframe.M1)
+    table = np.zeros((len(FIELDS), len(numbers)))
+    with pytest.raises((ValueError, IndexError), match=message):
+        calls.begin(np.zeros(2), np.array(closing), np.array(numbers), table)

@@ -13,48 +13,51 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from functools import partial
-from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from qts._native import BarCalls
 from qts.backtest.bar_tape import FIELDS, BarEvents, BarTape, Rows
 from qts.backtest.engine import BacktestEngine
+from qts.backtest.performance import EquityPoint
 from qts.backtest.portfolio import Place
 from qts.backtest.strategy_run import StrategyRun
-from qts.domain import Bar, RefusedError, Side, Tick, Timeframe
+from qts.domain import Bar, RefusedError, Side, Tick, Timeframe, exact_decimal
 from qts.router import BAR, TICK, MarketPlane, bar_session
 
 _BEFORE_S = 0.001  # prices of a bar are inside of the longer bar that they end
 _QUARTERS = 4  # of its volume: open, worse, better, close
 _PRICES = ("open", "high", "low", "close")
 _COLUMNS = np.dtype([(name, np.float64) for name in FIELDS])  # as in View.bars
-_BLOCK = 2_000  # rows whose values are Python objects at a time
 
 _DueBar = tuple[float, StrategyRun, Bar, tuple[float, ...]]  # time, strategy, bar and indicators
-_bar_of = partial(tuple.__new__, Bar)  # takes a tuple of all fields
 
 
 class _Moments(NamedTuple):
     """Times of a part of the tape, and how many bars close and then open at each."""
 
-    at: list[float]
-    closing: list[int]
-    opening: list[int]
+    at: npt.NDArray[np.float64]
+    closing: npt.NDArray[np.int64]
+    opening: npt.NDArray[np.int64]
+    closed: npt.NDArray[np.int64]  # rows that close, of all moments
+    opened: npt.NDArray[np.int64]
+    closed_to: npt.NDArray[np.int64]  # where in `closed` those of a moment end
+    opened_to: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, events: BarEvents) -> _Moments:
-        at = events.at
+        at, is_open = events.at, events.is_open
         first = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
-        opening = np.add.reduceat(events.is_open, first, dtype=np.int64)
-        total = np.diff(first, append=len(at))
-        return cls(at[first].tolist(), (total - opening).tolist(), opening.tolist())
+        opening = np.add.reduceat(is_open, first, dtype=np.int64)
+        closing = np.diff(first, append=len(at)) - opening
+        rows = events.row[~is_open], events.row[is_open]
+        return cls(at[first], closing, opening, *rows, np.cumsum(closing), np.cumsum(opening))
 
 
 class BarTapePlayer:
@@ -67,9 +70,11 @@ class BarTapePlayer:
             MarketPlane(bars_kept=1, layout="inline"),
             MarketPlane(bars_kept=1, layout="inline"),
         )
-        self._plain: list[tuple[StrategyRun, set[str]]] = []  # take bars of the tape as they are
+        # Take bars of the tape as they are; of these symbols, or of all.
+        self._plain: list[tuple[StrategyRun, set[str] | None]] = []
         self._due: deque[_DueBar] = deque()  # bars with indicators, and longer ones
         self._closed: list[Tick] = []  # of the current time
+        self._calls = BarCalls(Bar, Tick, EquityPoint, tape.symbols, tape.timeframe)
         self._takes_ticks = any(run.takes_ticks for run in engine.runs)
         for run in engine.runs:
             self._subscribe(run)
@@ -78,44 +83,76 @@ class BarTapePlayer:
             for plane in (self._own, self._longer)
         )
         engine.clock.place = Place.BAR_CLOSE
+        self._only, self._series = self._only_run(), list[Any]()
         self._warm_up()
 
     def play(self, events: BarEvents) -> int:
         """Play opens and closes; return how many bars closed."""
-        engine, due, watched = self._engine, self._due, self._engine.watched
-        closed, opened = events.row[~events.is_open], events.row[events.is_open].tolist()
-        bars, closes = self._load(self._tape.rows[closed], float(events.at[-1]))
-        closes_done = opens_done = 0
-        for at, closing, opening in zip(*_Moments.of(events), strict=True):
-            if engine.timer_due <= at or (due and (due[0][0] < at or not closing)):
-                self._run_until(at, with_bars_of_now=not closing)
-            if at >= engine.day_ends_at:
-                engine.start_day(at)
-            if closing:
-                if watched or self._takes_ticks:
-                    rows = closed[closes_done : closes_done + closing]
-                    self._close_each(rows, islice(closes, closing), at)
-                else:
-                    engine.clock.at = at
-                    engine.portfolio.keep_ticks(islice(closes, closing))
-                closes_done += closing
-                self._end_moment(islice(bars, closing), at)
-            if opening:
-                if watched:
-                    self._open_each(opened[opens_done : opens_done + opening], at)
-                opens_done += opening
-        return closes_done
+        moments = _Moments.of(events)
+        self._load(moments, float(events.at[-1]))
+        while (index := self._play_quiet(moments)) < len(moments.at):
+            self._play_moment(moments, index)
+        return len(moments.closed)
 
-    def _load(self, rows: Rows, until: float) -> tuple[Iterator[Bar], Iterator[tuple[str, Tick]]]:
-        """Begin a part of the tape; return its bars, and their last ticks with their symbols."""
+    def _play_moment(self, moments: _Moments, index: int) -> None:
+        """Play the closes of one time, then its opens."""
+        engine, due, calls = self._engine, self._due, self._calls
+        at, closing = moments.at[index].item(), moments.closing[index]
+        if engine.timer_due <= at or (due and (due[0][0] < at or not closing)):
+            self._run_until(at, with_bars_of_now=not closing)
+        if at >= engine.day_ends_at:
+            engine.start_day(at)
+        calls.enter()
+        if closing:
+            closes = calls.closes()
+            if engine.watched or self._takes_ticks:
+                last = moments.closed_to[index]
+                self._close_each(moments.closed[last - closing : last], closes, at)
+            else:
+                engine.clock.at = at
+                engine.portfolio.keep_ticks(closes)
+            self._call_on_bars(calls.bars(), at)
+            self._end_moment(at)
+        self._open_each(moments, index)
+        calls.leave()
+
+    def _play_quiet(self, moments: _Moments) -> int:
+        """Play moments while nothing waits for a price or a time; return the first of the others.
+
+        It does what `_play_moment` does with one strategy that only takes bars of the tape.
+        """
+        engine, calls, run = self._engine, self._calls, self._only
+        while run is not None and run.is_ready and not engine.watched:
+            if engine.updates.has_any:
+                break
+            until = min(engine.timer_due, engine.day_ends_at)
+            points = engine.curve.points
+            found = run.play_bars(calls.play, self._series, engine.portfolio, points, until)
+            if found is None:
+                break
+            index = calls.moment
+            at = moments.at[index].item()
+            engine.on_signals(run, found)
+            engine.updates.handle()
+            if left := calls.bars():
+                self._on_bars(run, left, at)
+            self._end_moment(at)
+            self._open_each(moments, index)
+            calls.leave()
+        return calls.moment
+
+    def _load(self, moments: _Moments, until: float) -> None:
+        """Begin a part of the tape."""
+        rows = self._tape.rows[moments.closed]
         self._expect(rows)
         if computed := self._computed(rows, until):
             due = sorted([*self._due, *computed], key=itemgetter(0))
             self._due.clear()
             self._due.extend(due)
-        blocks = [rows[first : first + _BLOCK] for first in range(0, len(rows), _BLOCK)]
-        bars = chain.from_iterable(map(self._bars, blocks))
-        return bars, chain.from_iterable(map(self._closes, blocks))
+        table, numbers = np.stack([rows[name] for name in FIELDS]), rows["symbol"].astype(np.int64)
+        self._calls.begin(moments.at, moments.closing, numbers, table)
+        if self._only is not None:
+            self._series = self._only.expected_series(self._tape.symbols)
 
     def _expect(self, rows: Rows) -> None:
         """Let strategies have the rows of the bars that they are called with."""
@@ -129,29 +166,16 @@ class BarTapePlayer:
         for number, part in zip(numbers.tolist(), np.split(columns, first[1:]), strict=True):
             symbol = self._tape.symbols[number]
             for run, wanted in self._plain:
-                if symbol in wanted:
+                if wanted is None or symbol in wanted:
                     run.expect_bars(symbol, self._tape.timeframe, part)
 
-    def _bars(self, rows: Rows) -> Iterator[Bar]:
-        names = map(self._tape.symbols.__getitem__, rows["symbol"].tolist())
-        columns = (rows[name].tolist() for name in FIELDS)
-        return map(_bar_of, zip(names, repeat(self._tape.timeframe), *columns, strict=False))
-
-    def _closes(self, rows: Rows) -> Iterator[tuple[str, Tick]]:
-        names = list(map(self._tape.symbols.__getitem__, rows["symbol"].tolist()))
-        last, volume = rows["close"].tolist(), (rows["volume"] / _QUARTERS).tolist()
-        ticks = map(Tick, names, last, volume, last, last, rows["at"].tolist())
-        return zip(names, ticks, strict=True)
-
-    def _close_each(
-        self, rows: npt.NDArray[np.int64], closes: Iterable[tuple[str, Tick]], at: float
-    ) -> None:
+    def _close_each(self, rows: npt.NDArray[np.int64], closes: Iterable[Tick], at: float) -> None:
         """Close bars of one time; one of a symbol that nothing waits for only sets its price."""
         engine, traded = self._engine, self._tape.is_traded[rows].tolist()
-        for row, is_traded, (symbol, close) in zip(rows.tolist(), traded, closes, strict=True):
+        for row, is_traded, close in zip(rows.tolist(), traded, closes, strict=True):
             if self._takes_ticks:
                 self._closed.append(replace(close, volume=close.volume * _QUARTERS))
-            if symbol in engine.watched and is_traded:
+            if close.symbol in engine.watched and is_traded:
                 self._close(row, close)
             elif at < engine.next_expiry or not is_traded:
                 engine.clock.at = at
@@ -159,11 +183,16 @@ class BarTapePlayer:
             else:
                 engine.apply_tick(close)
 
-    def _open_each(self, rows: Iterable[int], at: float) -> None:
+    def _open_each(self, moments: _Moments, index: int) -> None:
         """Open those bars of one time that an order or a stop waits for."""
+        watched = self._engine.watched
+        if not watched or not (opening := moments.opening[index]):
+            return
         symbols, numbers = self._tape.symbols, self._tape.rows["symbol"]
-        for row in rows:
-            if symbols[numbers[row]] in self._engine.watched:
+        last, at = moments.opened_to[index], moments.at[index].item()
+        rows = moments.opened[last - opening : last]
+        for row, number in zip(rows.tolist(), numbers[rows].tolist(), strict=True):
+            if symbols[number] in watched:
                 self._open(row, at)
 
     def _open(self, row: int, at: float) -> None:
@@ -175,7 +204,7 @@ class BarTapePlayer:
         tick = Tick(symbol, first, volume / _QUARTERS, first, first, at)
         engine.clock.at, engine.clock.place = at, Place.INSIDE_BAR
         engine.portfolio.apply_tick(tick)
-        engine.manager.on_open(tick, Decimal(repr(low)), Decimal(repr(high)), closes_at)
+        engine.manager.on_open(tick, exact_decimal(low), exact_decimal(high), closes_at)
         engine.stop_orders.on_open(symbol, closes_at)
         engine.trigger_stop_orders(tick)
         engine.check_stops(tick, engine.clock.monotonic_ns())
@@ -229,15 +258,27 @@ class BarTapePlayer:
         inside = [each for each in found if low < each < high]
         return (max if falls else min)(inside, default=None)
 
-    def _end_moment(self, bars: Iterable[Bar], at: float) -> None:
-        """Call the strategies, when every bar of this time has closed."""
-        engine, plain = self._engine, self._plain
-        if plain:
-            closed = list(bars)
-            for run, wanted in plain:
-                for bar in closed:
-                    if bar[0] in wanted:
-                        engine.on_bar(run, bar, (), at)
+    def _call_on_bars(self, bars: Sequence[Bar], at: float) -> None:
+        """Call the strategies that take bars of the tape as they are."""
+        for run, wanted in self._plain:
+            chosen = bars if wanted is None else [bar for bar in bars if bar[0] in wanted]
+            self._on_bars(run, chosen, at)
+
+    def _on_bars(self, run: StrategyRun, bars: Sequence[Bar], at: float) -> None:
+        """Handle bars of a strategy that close at one time, as `engine.on_bar` does each."""
+        engine, left = self._engine, iter(bars)
+        engine.clock.at = at
+        while not engine.updates.has_any:
+            if not (found := run.on_bars(left, engine.view_of(run))):
+                return
+            engine.on_signals(run, found)
+            engine.updates.handle()
+        for bar in left:  # something waits: it may change after each of them
+            engine.on_bar(run, bar, (), at)
+
+    def _end_moment(self, at: float) -> None:
+        """Call what else is called when every bar of this time has closed."""
+        engine = self._engine
         if self._due:
             self._run_until(at, with_bars_of_now=True)
         engine.clock.at = at
@@ -274,10 +315,20 @@ class BarTapePlayer:
         own = [each for each in subscription.timeframes if each is timeframe]
         longer = [each for each in subscription.timeframes if each is not timeframe]
         if own and not subscription.indicators:
-            self._plain.append((run, set(wanted)))
+            takes_all = len(wanted) == len(self._tape.symbols)
+            self._plain.append((run, None if takes_all else set(wanted)))
             own = []
         self._own.subscribe(run.key, wanted, own, subscription.indicators)
         self._longer.subscribe(run.key, wanted, longer, subscription.indicators)
+
+    def _only_run(self) -> StrategyRun | None:
+        """Return the only strategy, if it takes all bars of the tape and nothing else."""
+        runs, plain = self._engine.runs, self._plain
+        if len(runs) > 1 or not plain or plain[0][1] is not None:
+            return None
+        run = runs[0]
+        has_more = run.takes_ticks or run.has_evaluate or len(run.subscription.timeframes) > 1
+        return None if has_more else run
 
     def _warm_up(self) -> None:
         """Begin with the bars before the tape: strategies have them, and are not called."""
@@ -292,12 +343,14 @@ class BarTapePlayer:
         rows = self._tape.last_before(max(needed, default=0))
         if not len(rows):
             return
-        for bar in self._bars(rows):
+        names = map(self._tape.symbols.__getitem__, rows["symbol"].tolist())
+        for symbol, values in zip(names, rows[list(FIELDS)].tolist(), strict=True):
+            bar = Bar(symbol, self._tape.timeframe, *values)
             for run, wanted in self._plain:
-                if bar.symbol in wanted:
+                if wanted is None or bar.symbol in wanted:
                     run.add_history(bar, ())
-        for _, run, bar, values in self._computed(rows, float(rows["at"][-1])):
-            run.add_history(bar, values)
+        for _, run, bar, indicators in self._computed(rows, float(rows["at"][-1])):
+            run.add_history(bar, indicators)
 
     def _computed(self, rows: Rows, until: float) -> list[_DueBar]:
         """Return the bars with indicators and the longer bars that end with these."""

@@ -12,9 +12,8 @@ from typing import Self
 
 import msgspec
 
-from qts.backtest.portfolio import DAY_S, day_of
+from qts.backtest.portfolio import DAY_S, BacktestPortfolio, day_of
 from qts.domain import Fill, IntentType, Position, Side
-from qts.pipeline import Portfolio
 
 
 class Trade(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,20 +117,15 @@ class EquityCurve:
     def __init__(self, interval_s: float) -> None:
         self.points: list[EquityPoint] = []
         self._interval_s = interval_s
-        # The last decimals, and what they are as floats: a decimal is slow to convert.
-        self._last: tuple[Decimal, Decimal, float, float] | None = None
 
     @property
     def next_at(self) -> float:
         return self.points[-1].at + self._interval_s if self.points else -math.inf
 
-    def add(self, at: float, portfolio: Portfolio, *, force: bool = False) -> None:
-        if not force and at < self.next_at:
-            return
-        equity, cash, last = portfolio.equity, portfolio.cash, self._last
-        if last is None or last[0] is not equity or last[1] is not cash:
-            self._last = last = equity, cash, float(equity), float(equity - cash)
-        self.points.append(EquityPoint(at, last[2], last[3]))
+    def add(self, at: float, portfolio: BacktestPortfolio, *, force: bool = False) -> None:
+        if force or at >= self.next_at:
+            equity, invested = portfolio.worth().floats
+            self.points.append(EquityPoint(at, equity, invested))
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_BOOKS: Mapping[str, OrderBook] = {}
 _NO_VIEW: tuple[None, None] = None, None
+_MAX_WORTH = 1_000  # prices at which the equity of one state is kept
 
 
 def day_of(at: float) -> int:
@@ -81,6 +82,24 @@ class Opening(NamedTuple):
     exits: Mapping[str, ExitLevels] = {}  # of its positions, by symbol
 
 
+class Worth:
+    """Equity of a state at some prices; a decimal becomes a float once, where it is needed."""
+
+    __slots__ = ("_floats", "equity", "state")
+
+    def __init__(self, state: PortfolioState, equity: Decimal) -> None:
+        self.state = state
+        self.equity = equity
+        self._floats: tuple[float, float] | None = None
+
+    @property
+    def floats(self) -> tuple[float, float]:
+        """The equity, and the value of the positions in it."""
+        if self._floats is None:
+            self._floats = float(self.equity), float(self.equity - self.state.cash)
+        return self._floats
+
+
 class BacktestPortfolio(Portfolio):
     """Portfolio used by one thread; a view refers to the live ticks and copies nothing.
 
@@ -91,10 +110,13 @@ class BacktestPortfolio(Portfolio):
 
     def __init__(self, clock: BacktestClock, instruments: Instruments) -> None:
         super().__init__(clock, instruments)
+        self.clock = clock
         self._owners: dict[str, str] = {}
         self._orders: dict[str, OrderSnapshot] = {}
         self._account: tuple[object, Account] | None = None  # the state that it is of
-        self._equity: tuple[object, Decimal] | None = None  # likewise, until the next tick
+        self._worth: Worth | None = None  # of the current state and ticks
+        # Of a state, by the price of its only position: prices repeat, and decimals are slow.
+        self._known_worth: tuple[object, dict[float, Worth]] = None, {}
         self._views: dict[str, tuple[object, View]] = {}  # the last of a strategy, and its state
         self._latest: Mapping[str, Tick] = self._ticks
         self.apply_tick = self._keep_tick
@@ -148,12 +170,13 @@ class BacktestPortfolio(Portfolio):
 
     def _keep_tick(self, tick: Tick) -> None:
         self._ticks[tick.symbol] = tick
-        self._equity = None
+        self._worth = None
 
-    def keep_ticks(self, ticks: Iterable[tuple[str, Tick]]) -> None:
+    def keep_ticks(self, ticks: Iterable[Tick]) -> None:
         """Set the prices of several symbols."""
-        self._ticks.update(ticks)
-        self._equity = None
+        for tick in ticks:
+            self._ticks[tick.symbol] = tick
+        self._worth = None
 
     @property
     def ticks(self) -> dict[str, Tick]:
@@ -169,7 +192,7 @@ class BacktestPortfolio(Portfolio):
 
     def use_ticks(self, latest: Mapping[str, Tick]) -> None:
         """Read last ticks from this mapping from now on."""
-        self._latest, self._equity = latest, None
+        self._latest, self._worth = latest, None
         self._views.clear()
 
     def last_tick(self, symbol: str) -> Tick | None:
@@ -180,39 +203,68 @@ class BacktestPortfolio(Portfolio):
 
     @property
     def equity(self) -> Decimal:
-        state = self._state
-        if not state.positions:
-            return state.cash
-        if self._equity is not None and self._equity[0] is state:
-            return self._equity[1]
-        equity = equity_of(state, self._latest.get)
+        return self.worth().equity
+
+    def worth(self) -> Worth:
+        """Return the equity at the last prices."""
+        worth, state = self._worth, self._state
+        if worth is not None and worth.state is state:
+            return worth
+        positions, price = state.positions, 0.0
+        if len(positions) > 1:
+            worth = Worth(state, equity_of(state, self._latest.get))
+        else:
+            for symbol in positions:
+                tick = self._latest.get(symbol)
+                price = tick.price if tick is not None else 0.0
+            worth = self._worth_at(state, price)
         if self._latest is self._ticks:  # a player that keeps ticks elsewhere changes them there
-            self._equity = state, equity
-        return equity
+            self._worth = worth
+        return worth
+
+    def reprice(self) -> tuple[Decimal, float, float]:
+        """Return the equity after a change of `ticks`, also as a float, and the invested part."""
+        self._worth = None
+        worth = self.worth()
+        equity, invested = worth.floats
+        return worth.equity, equity, invested
+
+    def _worth_at(self, state: PortfolioState, price: float) -> Worth:
+        """Return the equity with the only position at a price; 0: there is none, or at cost."""
+        before, known = self._known_worth
+        if before is not state or len(known) >= _MAX_WORTH:
+            known = {}
+            self._known_worth = state, known
+        worth = known.get(price)
+        if worth is None:
+            worth = known[price] = Worth(state, equity_of(state, self._latest.get))
+        return worth
 
     def view(self) -> View:
         state, orders = self._state, tuple(self._orders.values())
-        if self._account is None or self._account[0] is not state:
-            self._account = state, account_of(state)
-        now, account, held = self._clock.now(), self._account[1], state.positions
+        now, account, held = self._clock.now(), self._account_of(state), state.positions
         return View(now, self._latest, held, account, self.equity, orders=orders)
 
     def view_of(self, strategy_key: str, bars: StrategyBars | None) -> View:
         """Return the view of a strategy, with its own bars and orders."""
-        state, equity, now = self._state, self.equity, self._clock.now()
+        now, state = self._clock.now(), self._state
+        equity = self.worth().equity
         before, view = self._views.get(strategy_key, _NO_VIEW)
-        if view is not None and view.now is now and before is state and view.equity is equity:
+        if view is None or before is not state:
+            own = tuple(each for each in self._orders.values() if each.strategy_key == strategy_key)
+            account, held = self._account_of(state), state.positions
+        elif view.now is now and view.equity is equity:
             return view
-        own: tuple[OrderSnapshot, ...] = ()
-        if self._orders:
-            orders = self._orders.values()
-            own = tuple(each for each in orders if each.strategy_key == strategy_key)
-        if self._account is None or self._account[0] is not state:
-            self._account = state, account_of(state)
-        account, held = self._account[1], state.positions
+        else:
+            own, account, held = view.orders, view.account, view.positions
         view = View(now, self._latest, held, account, equity, 0, _NO_BOOKS, bars, own)
         self._views[strategy_key] = state, view
         return view
+
+    def _account_of(self, state: PortfolioState) -> Account:
+        if self._account is None or self._account[0] is not state:
+            self._account = state, account_of(state)
+        return self._account[1]
 
 
 class LatestTicks(Mapping[str, Tick]):

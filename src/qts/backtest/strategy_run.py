@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from qts import telemetry
 from qts.backtest.bar_tape import Rows
+from qts.backtest.performance import EquityPoint
 from qts.backtest.portfolio import BacktestPortfolio
 from qts.domain import Bar, Tick, Timeframe
 from qts.pipeline import (
     MAX_ERRORS_IN_A_ROW,
     CallError,
+    CallResult,
     StrategyUpdate,
-    call_strategy,
+    check_returned,
     has_method,
     takes_updates,
 )
@@ -52,7 +54,7 @@ class StrategyRun:
         self.takes_updates = takes_updates(strategy)
         self.has_evaluate = has_method(strategy, "evaluate")
         self._has_on_bar = has_method(strategy, "on_bar")
-        self._errors_in_a_row = 0
+        self.errors_in_a_row = 0
         self._bars = StrategyBars.of(strategy)
         self._has_warm_up = self.subscription.warm_up > 0
         self._warm_up = WarmUpCount(self.subscription)
@@ -103,7 +105,7 @@ class StrategyRun:
         if self._steps is None:
             return self.call(self.strategy.on_tick, tick, self.view_of(portfolio))
         position = portfolio.position(symbol)
-        held = float(position.quantity) if position else 0.0
+        held = float(position.quantity) if position is not None else 0.0
         return self.call(self._steps.on_price, tick, held)
 
     def expect_bars(self, symbol: str, timeframe: Timeframe, rows: Rows) -> None:
@@ -120,12 +122,83 @@ class StrategyRun:
     def on_bar(
         self, bar: Bar, values: tuple[float, ...], portfolio: BacktestPortfolio
     ) -> Sequence[Instruction]:
+        if not self._add(bar, values):
+            return ()
+        return self.call(self.strategy.on_bar, bar, portfolio.view_of(self.key, self._bars))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every bar is a call of on_bar."""
+        return self._has_on_bar and not (self._has_warm_up or self.stopped)
+
+    def expected_series(self, symbols: Iterable[str]) -> list[Any]:
+        """Return the series of symbols whose rows came before their bars; None: they did not."""
+        return [self._bars and self._bars.expected.get(symbol) for symbol in symbols]
+
+    def play_bars(
+        self,
+        play: Callable[..., Any],
+        series: list[Any],
+        portfolio: BacktestPortfolio,
+        points: list[EquityPoint],
+        until: float,
+    ) -> Sequence[Instruction] | None:
+        """Call on_bar with bars before `until` while it returns nothing; `play` is of BarCalls.
+
+        Returns the instructions of the call that ended it; None: there are no more bars.
+        """
+        on_bar, view = self.strategy.on_bar, self.view_of(portfolio)
+        ticks, clock, worth = portfolio.ticks, portfolio.clock, portfolio.reprice
+        try:
+            returned = play(self, on_bar, series, ticks, clock, worth, view, points, until)
+            if returned is None:
+                return None
+            result = check_returned(on_bar, returned)
+        except (Exception, SystemExit) as raised:
+            if self.calls == self.returned:  # not of the strategy
+                raise
+            result = self._raised(raised)
+        self.count_call(result.error)
+        return result.instructions
+
+    def on_bars(self, bars: Iterator[Bar], view: View) -> Sequence[Instruction]:
+        """Handle expected bars of one time, up to one with instructions, which are returned.
+
+        Empty: there are no more bars. It does what `on_bar` does with each of them.
+        """
+        if self._bars is None or not self.is_ready:
+            return self._on_each(bars, view)
+        on_bar, expected = self.strategy.on_bar, self._bars.expected
+        for bar in bars:
+            expected[bar[0]].end += 1
+            self.calls += 1
+            try:
+                returned = on_bar(bar, view)
+                if not returned:
+                    self.returned, self.errors_in_a_row = self.calls, 0
+                    continue
+                result = check_returned(on_bar, returned)
+            except (Exception, SystemExit) as raised:  # noqa: BLE001 - a strategy may raise anything
+                result = self._raised(raised)
+            self.count_call(result.error)
+            if found := result.instructions:
+                return found
+            if self.stopped:
+                return self._on_each(bars, view)
+        return ()
+
+    def _on_each(self, bars: Iterator[Bar], view: View) -> Sequence[Instruction]:
+        for bar in bars:
+            if self._add(bar, ()) and (found := self.call(self.strategy.on_bar, bar, view)):
+                return found
+        return ()
+
+    def _add(self, bar: Bar, values: tuple[float, ...]) -> bool:
+        """Take a bar; return whether on_bar is called with it."""
         is_ready = not self._has_warm_up or self._warm_up.add(bar)
         if self._bars is not None:
             self._bars.add(bar, values)
-        if not is_ready or not self._has_on_bar or self.stopped:
-            return ()
-        return self.call(self.strategy.on_bar, bar, portfolio.view_of(self.key, self._bars))
+        return is_ready and self._has_on_bar and not self.stopped
 
     def on_timer(self, at: float, portfolio: BacktestPortfolio) -> Sequence[Instruction]:
         """Return the signals of the timer, which is due, before an event at this time."""
@@ -140,30 +213,37 @@ class StrategyRun:
     ) -> Sequence[Instruction]:
         """Call the strategy as live: count an error, and disable it after many in a row."""
         self.calls += 1
-        signals, error = call_strategy(method, *arguments)
-        if error is None:
-            self.returned, self._errors_in_a_row = self.calls, 0
-        else:
-            self.count_call(error)
-        return signals
+        try:
+            returned = method(*arguments)
+            if not returned:
+                self.returned, self.errors_in_a_row = self.calls, 0
+                return ()
+            result = check_returned(method, returned)
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - a strategy may raise anything
+            result = self._raised(raised)
+        self.count_call(result.error)
+        return result.instructions
+
+    def _raised(self, error: BaseException) -> CallResult:
+        return CallResult((), CallError.raised(error, self.strategy))
 
     def count_call(self, error: CallError | None) -> None:
         """Note the end of a call."""
         self.returned = self.calls
         if error is None:
-            self._errors_in_a_row = 0
+            self.errors_in_a_row = 0
         else:
             self.on_error(error)
 
     def on_error(self, error: CallError, after_success: bool = False) -> None:
         self.errors += 1
-        self._errors_in_a_row = 1 if after_success else self._errors_in_a_row + 1
+        self.errors_in_a_row = 1 if after_success else self.errors_in_a_row + 1
         if due := telemetry.log_every(ERROR_LOG_INTERVAL_S, f"backtest {error.event} {self.key}"):
             log.error(error.event, strategy=self.key, error=error.error, where=error.where, **due)
-        if self._errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
-            self.stopped = f"{self._errors_in_a_row} errors in a row: {error}"
+        if self.errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            self.stopped = f"{self.errors_in_a_row} errors in a row: {error}"
 
     def on_success(self, calls: int) -> None:
         """Note calls without an error that a compiled scan made."""
         if calls:
-            self._errors_in_a_row = 0
+            self.errors_in_a_row = 0

@@ -54,10 +54,11 @@ from qts.pipeline.stop_order_book import StopOrderBook as StopOrderBook
 from qts.pipeline.stop_order_book import waits_until as waits_until
 from qts.pipeline.strategy_call import BarInput as BarInput
 from qts.pipeline.strategy_call import CallError as CallError
+from qts.pipeline.strategy_call import CallResult as CallResult
 from qts.pipeline.strategy_call import MarketCalls as MarketCalls
 from qts.pipeline.strategy_call import StrategyUpdate as StrategyUpdate
-from qts.pipeline.strategy_call import call_strategy as call_strategy
 from qts.pipeline.strategy_call import call_with_update as call_with_update
+from qts.pipeline.strategy_call import check_returned as check_returned
 from qts.pipeline.strategy_call import has_method as has_method
 from qts.pipeline.strategy_call import takes_updates as takes_updates
 from qts.pipeline.strategy_config import StrategyConfig as StrategyConfig

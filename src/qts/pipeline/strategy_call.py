@@ -104,22 +104,25 @@ def call_strategy(
     """Return what a call returned, and its first mistake if it made one."""
     try:
         found = method(*arguments)
-        if not found:
-            return _NOTHING
-        bad: CallError | None = None
-        signals: list[Instruction] = []
-        items = _items(found)
-        if items is None:
-            text = f"returned {_shown.repr(found)}; expected a list of signals"
-            return CallResult(signals, CallError(BAD_SIGNAL, text, _line(method, found)))
-        for each in items:
-            if isinstance(each, Signal | Cancel | Replace):
-                signals.append(each)
-            elif bad is None:
-                text = f"returned {_shown.repr(each)} among its signals"
-                bad = CallError(BAD_SIGNAL, text, _line(method, found))
+        return check_returned(method, found) if found else _NOTHING
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a strategy may raise anything
         return CallResult([], CallError.raised(error, getattr(method, "__self__", None)))
+
+
+def check_returned(method: Callable[..., Any], found: Iterable[Instruction]) -> CallResult:
+    """Return the instructions in what a method returned, which may run a generator of it."""
+    bad: CallError | None = None
+    signals: list[Instruction] = []
+    items = _items(found)
+    if items is None:
+        text = f"returned {_shown.repr(found)}; expected a list of signals"
+        return CallResult(signals, CallError(BAD_SIGNAL, text, _line(method, found)))
+    for each in items:
+        if isinstance(each, Signal | Cancel | Replace):
+            signals.append(each)
+        elif bad is None:
+            text = f"returned {_shown.repr(each)} among its signals"
+            bad = CallError(BAD_SIGNAL, text, _line(method, found))
     return CallResult(signals, bad)
 
 

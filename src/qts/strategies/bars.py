@@ -114,40 +114,40 @@ class WarmUpCount:
 class _Series:
     """Rows of one series; grows up to twice the kept bars, then moves them to the front.
 
-    Rows behind `_end` are those of bars that are still to be added.
+    Rows behind `end` are those of bars that are still to be added.
     """
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
         self._rows = np.zeros(0, BAR_COLUMNS)
-        self._end = self._known = 0
+        self.end = self._known = 0
         self.values: tuple[float, ...] = ()
 
     def add(self, bar: Bar) -> None:
-        if self._end == self._known:
+        if self.end == self._known:
             self._write(bar[2:])
-        self._end += 1
+        self.end += 1
 
     def _write(self, row: tuple[Any, ...]) -> None:
-        if self._end >= len(self._rows):
-            if self._end < 2 * self._kept:
-                size = min(max(_FIRST_ROWS, 2 * self._end), 2 * self._kept)
+        if self.end >= len(self._rows):
+            if self.end < 2 * self._kept:
+                size = min(max(_FIRST_ROWS, 2 * self.end), 2 * self._kept)
                 rows = np.zeros(size, BAR_COLUMNS)
-                rows[: self._end] = self._rows
+                rows[: self.end] = self._rows
                 self._rows = rows
             else:
-                self._rows[: self._kept] = self._rows[self._end - self._kept : self._end]
-                self._end = self._kept
-        self._rows[self._end] = row
-        self._known = self._end + 1
+                self._rows[: self._kept] = self._rows[self.end - self._kept : self.end]
+                self.end = self._kept
+        self._rows[self.end] = row
+        self._known = self.end + 1
 
     def expect(self, rows: Bars) -> None:
         """Take the rows of the next bars that are added."""
         self._rows = np.concatenate([self.last(self._kept), rows])
-        self._end, self._known = len(self._rows) - len(rows), len(self._rows)
+        self.end, self._known = len(self._rows) - len(rows), len(self._rows)
 
     def last(self, n: int) -> Bars:
-        return self._rows[max(0, self._end - min(n, self._kept)) : self._end].copy()
+        return self._rows[max(0, self.end - min(n, self._kept)) : self.end].copy()
 
 
 class StrategyBars:
@@ -158,6 +158,7 @@ class StrategyBars:
         self._columns = {name: index for index, name in enumerate(subscription.columns)}
         self._kept = max(BARS_KEPT, subscription.warm_up)
         self._series: dict[tuple[str, str], _Series] = {}
+        self.expected: dict[str, _Series] = {}  # by symbol, where rows come before their bars
 
     @classmethod
     def of(cls, strategy: Any) -> StrategyBars | None:
@@ -173,9 +174,13 @@ class StrategyBars:
         series.values = values
 
     def expect(self, symbol: str, timeframe: Timeframe, rows: Bars) -> None:
-        """Take the rows of the next bars of a series at once: `add` then has less to do."""
+        """Take the rows of the next bars of a series at once; all calls are of one timeframe.
+
+        Instead of `add`, each of these bars may then move the `end` of its `expected` series.
+        """
         series = self._series.setdefault((symbol, timeframe), _Series(self._kept))
         series.expect(rows)
+        self.expected[symbol] = series
 
     def bars(self, symbol: str, timeframe: str, n: int) -> Bars:
         """Return a copy of the last `n` bars, oldest first; fewer if there are not so many."""
