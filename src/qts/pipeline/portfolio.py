@@ -327,8 +327,9 @@ def equity_of(state: PortfolioState, last_tick: LastTick) -> Decimal:
     if not state.positions:
         return state.cash
     value = _ZERO
-    for each in state.positions.values():
-        value += _price(each, last_tick) * each.quantity
+    for symbol, each in state.positions.items():  # as _price does, without a call for each
+        tick = last_tick(symbol)
+        value += (exact_decimal(tick.price) if tick else each.average_price) * each.quantity
     return state.cash + value
 
 
