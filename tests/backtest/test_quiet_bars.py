@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import qts.backtest.bar_tape as bar_tapes
 from qts._native import BarCalls
-from qts.backtest import BarTape, run_backtest
+from qts.backtest import BacktestConfig, BarTape, run_backtest
 from qts.backtest.bar_tape import FIELDS
 from qts.backtest.bar_tape_player import BarTapePlayer
 from qts.backtest.order_updates import OrderUpdates
@@ -197,6 +197,9 @@ def run_every_bar(kinds: Sequence[type[OnBars]], seed: int, config: Any) -> Any:
     config=CONFIGS,
     events=st.sampled_from((5, 60, ALL_AT_ONCE)),
 )
+@example(seed=1, kinds=[MostlyQuiet], config=BacktestConfig(use_stops=False), events=60)
+@example(seed=2, kinds=[QuietWithTimer], config=BacktestConfig(use_stops=False), events=5)
+@example(seed=3, kinds=[MostlyQuiet], config=BacktestConfig(), events=ALL_AT_ONCE)
 def test_quiet_bars_change_nothing(
     seed: int, kinds: list[type[OnBars]], config: Any, events: int
 ) -> None:
