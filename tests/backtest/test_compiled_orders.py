@@ -106,7 +106,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "limits.exit_margin": (0.0, 0.9),
     "limits.max_quantity": (0.5, 1.0, 7.3, 10.0),
     "limits.max_exposure": (0.02, 0.2, 0.95),
-    "limits.max_symbol_exposure": (0.005, 0.05, 0.15),
+    "limits.max_symbol_exposure": (0.004, 0.05, 0.15),
     "limits.max_open_symbols": (1, 2, 3),
     "limits.daily_loss": (0.0001, 0.001, 0.01),
     "limits.orders_per_day": (5, 20),

@@ -3,7 +3,7 @@
     the step signals ──▶ every rule holds with a margin ──▶ taken: DECIDED in the log
                      └─▶ in doubt ──▶ the scan returns, and Python decides
     its next price   ──▶ FILLED in the log
-    the timer is due ──▶ SAMPLED, and a PRICE for each position
+    the timer is due ──▶ a PRICE for each position, and SAMPLED
 
 The invariant: the result of a backtest is the same with and without these orders, whatever the
 tape, the parameters and the limits. The scan takes an order only if it can prove that the steps,

@@ -38,17 +38,9 @@ from qts.domain import (
 from qts.orders import PositionState
 from qts.risk import OrderProposal
 
+# An order that waits for a price: its number, whether it is an entry, quantity, time and quote.
+SentRow = tuple[int, bool, Decimal, float, float]
 _FLAT, _ZERO, _ONE = PositionState(), Decimal(0), Decimal(1)
-
-
-class Sent(NamedTuple):
-    """Compiled order that waits for a price."""
-
-    number: int  # of the order
-    is_entry: bool
-    quantity: Decimal
-    at: float
-    quote: float
 
 
 class CompiledTerms:
@@ -111,25 +103,21 @@ class _Batch:
         self.source = source
         self.cash = cash
         self.held = {symbol: each.quantity for symbol, each in positions.items()}
-        self.sent: dict[str, Sent] = {}
+        self.sent: dict[str, SentRow] = {}
         self.entered: dict[str, FillRow] = {}  # positions that a row of this log opened
         self.changed: dict[str, None] = {}  # symbols, in order
         self.cuts = 0  # entries that the largest quantity made smaller
-        self._sampled_at: float | None = None
-        self._value = _ZERO
-
-    def sample(self, at: float) -> None:
-        self._sampled_at, self._value = at, _ZERO
+        self.value = _ZERO  # of positions whose prices were read for the next sample
 
     def price(self, symbol: str, price: float) -> None:
-        """Take the price of a position, for the sample before it."""
-        self._value += exact_decimal(price) * self.held[symbol]
+        """Take the price of a position, for the sample after it."""
+        self.value += exact_decimal(price) * self.held[symbol]
 
-    def end_sample(self) -> None:
-        if self._sampled_at is not None:
-            equity = self.cash + self._value if self.held else self.cash
-            self.source.curve.add(self._sampled_at, Valued(equity, self.cash))
-            self._sampled_at = None
+    def sample(self, at: float) -> None:
+        """Add a point to the curve."""
+        equity = self.cash + self.value if self.held else self.cash
+        self.source.curve.add(at, Valued(equity, self.cash))
+        self.value = _ZERO
 
 
 class LoggingOrderManager(BacktestOrderManager):
@@ -157,17 +145,14 @@ class LoggingOrderManager(BacktestOrderManager):
         portfolio = self._portfolio
         batch = _Batch(source, portfolio.cash, portfolio.positions)
         for kind, symbol, at, value in rows:
-            if kind == PRICE:
-                batch.price(symbol, value)
-                continue
-            batch.end_sample()
             if kind == FILLED:
                 self._apply_fill(batch, symbol, at, value)
+            elif kind == PRICE:
+                batch.price(symbol, value)
             elif kind == SAMPLED:
                 batch.sample(value)
             else:
                 self._apply_order(batch, symbol, kind == BOUGHT, at, value)
-        batch.end_sample()
         self._write_account(batch)
         for symbol, order in batch.sent.items():
             self._open_order(batch.source, symbol, order)
@@ -178,8 +163,9 @@ class LoggingOrderManager(BacktestOrderManager):
     def _apply_order(
         self, batch: _Batch, symbol: str, is_entry: bool, at: float, quote: float
     ) -> None:
+        source = batch.source
         if is_entry:
-            terms, price = batch.source.terms, exact_decimal(quote)
+            terms, price = source.terms, exact_decimal(quote)
             quantity, is_cut = terms.entry(symbol, price)
             batch.cuts += is_cut
             amount = quantity * price
@@ -188,11 +174,9 @@ class LoggingOrderManager(BacktestOrderManager):
             quantity = abs(batch.held[symbol])
         self.orders += 1
         self._order_times.append(at)
-        self._orders_of[batch.source.key] += 1
-        batch.source.proposals.add_row(
-            (batch.source.key, batch.source.ttl_s, symbol, is_entry, quantity, at)
-        )
-        batch.sent[symbol] = Sent(self.orders, is_entry, quantity, at, quote)
+        self._orders_of[source.key] += 1
+        source.proposals.add_row((source.key, source.ttl_s, symbol, is_entry, quantity, at))
+        batch.sent[symbol] = self.orders, is_entry, quantity, at, quote
         batch.changed[symbol] = None
 
     def _apply_fill(self, batch: _Batch, symbol: str, at: float, quote: float) -> None:
@@ -246,12 +230,11 @@ class LoggingOrderManager(BacktestOrderManager):
             before = portfolio.positions
             portfolio.load(batch.cash, [opened.get(each) or before[each] for each in batch.held])
 
-    def _open_order(self, source: LogSource, symbol: str, sent: Sent) -> None:
+    def _open_order(self, source: LogSource, symbol: str, sent: SentRow) -> None:
         """Let an order that waits for a price be as if it had been sent at its time."""
-        order_id, portfolio = f"B{sent.number}", self._portfolio
-        proposal = make_proposal(
-            source.key, source.ttl_s, symbol, sent.is_entry, sent.quantity, sent.at
-        )
+        number, is_entry, quantity, at, quote = sent
+        order_id, portfolio = f"B{number}", self._portfolio
+        proposal = make_proposal(source.key, source.ttl_s, symbol, is_entry, quantity, at)
         request = OrderRequest(
             client_order_id=order_id,
             symbol=symbol,
@@ -261,17 +244,17 @@ class LoggingOrderManager(BacktestOrderManager):
             price=None,
             time_in_force=proposal.time_in_force,
         )
-        self._clock.at, at_ns = sent.at, nanoseconds(sent.at)
+        self._clock.at, at_ns = at, nanoseconds(at)
         order = PaperOrder(order_id, request, at_ns + source.terms.latency_ns)
-        order.worst = exact_decimal(sent.quote)
+        order.worst = exact_decimal(quote)
         fees = source.terms.fees_of(symbol)
         self._matching.account.hold_remaining(
             order_id, request, order.worst, request.quantity, fees
         )
-        opened = BacktestOrder(order_id, proposal, sent.at, proposal.quantity)
+        opened = BacktestOrder(order_id, proposal, at, proposal.quantity)
         self.open.setdefault(symbol, {})[order_id] = opened
         portfolio.set_order(opened.snapshot("ACKED"), is_open=True)
-        if sent.is_entry:
+        if is_entry:
             portfolio.set_owner(symbol, source.key)
         self._submitted.add((proposal.signal_id, proposal.intent_type))
         self._set_deadline(opened, -math.inf)

@@ -76,10 +76,10 @@ def pass_timer(orders: Any, latest: Any, at: float, row: int) -> bool:
     if due >= money[NEXT_POINT]:
         if counts[LOGGED] + held + 4 >= len(orders.values):
             return False
-        _write(orders, SAMPLED, 0, row, due)
         for each in range(held):
             symbol = orders.lists[0, each]
             _write(orders, PRICE, symbol, row, latest[symbol, 0])
+        _write(orders, SAMPLED, 0, row, due)
         money[NEXT_POINT] = due + money[SAMPLE]
     interval = money[INTERVAL]
     soon = max((np.floor(at / interval) + 1) * interval, np.nextafter(at, np.inf))
