@@ -20,13 +20,14 @@ import qts.backtest.compiled_orders as compiled_orders
 import qts.backtest.scan_orders as scan_orders
 import qts.backtest.tape as tapes
 from qts.backtest import BacktestConfig, BacktestResult, Chunk, run_backtest, to_json
+from qts.backtest.order_manager import DUPLICATE
 from qts.backtest.scan_orders import ScanOrders
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import Tick
 from qts.pipeline import SignalOutcome
 from qts.risk import RiskLimitsConfig
 from qts.strategies import MovingAverageSwing, NoParams, StepStrategy
-from tests.backtest.tapes import BEGIN, SYMBOLS, tape
+from tests.backtest.tapes import BEGIN, SYMBOLS, prices, tape
 
 FREE = FeesConfig(krx_fee=0, krx_sale_tax=0, upbit_fee=0)
 WIDE = BacktestConfig(
@@ -73,13 +74,13 @@ def ticks_of(seed: int, length: int, gaps: tuple[float, ...], start: float) -> l
     rng = random.Random(seed)  # noqa: S311 - a walk, not a secret
     symbols = rng.sample(SYMBOLS, rng.randint(1, len(SYMBOLS)))
     unit = rng.choice((10.0, 10.0, 0.5, 0.01))
-    prices = {symbol: rng.uniform(1_000, 90_000) for symbol in symbols}
+    last = {symbol: rng.uniform(1_000, 90_000) for symbol in symbols}
     at, found = start, []
     for _ in range(length):
         at += rng.choice(gaps)
         for symbol in symbols:
-            prices[symbol] *= math.exp(rng.gauss(0, 0.01))
-            price = max(unit, round(prices[symbol] / unit) * unit)
+            last[symbol] *= math.exp(rng.gauss(0, 0.01))
+            price = max(unit, round(last[symbol] / unit) * unit)
             if rng.random() < 0.01:
                 price = rng.choice((0.0, -1.0, math.nan, math.inf))
             spread = rng.choice((0.0, 0.0, unit))
@@ -226,6 +227,36 @@ def test_a_run_with_compiled_orders_has_the_result_of_one_without() -> None:
 def test_every_setting_has_the_same_effect(changes: list[tuple[str, Any]]) -> None:
     for seed, gaps in ((1, (1.0,)), (2, (0.0, 1.0)), (3, (60.0, 7 * 3600.0))):
         assert_equal_results(Busy, {}, ticks_of(seed, 100, gaps, BEGIN), changed(WIDE, changes))
+
+
+class Eager(StepStrategy[NoParams], key="eager"):
+    """Enters without a position and exits with one, on every tick."""
+
+    state_size = 1
+
+    @staticmethod
+    def step(_s: Any, _p: Any, _price: float, _v: float, _at: float, position: float) -> int:
+        return -1 if position > 0 else 1
+
+
+def test_a_position_below_the_smallest_order_waits_for_a_better_price() -> None:
+    limits = replace(WIDE.limits, min_order_value=1, max_order_value=5_100, exit_margin=0.0)
+    ticks = prices([10_007.0, 9_000.0, 10_500.0, 10_400.0, 10_300.0], "KRW-BTC")
+    assert assert_equal_results(Eager, {}, ticks, replace(WIDE, limits=limits)) == 4
+    result = run_backtest(Eager.from_params(), tape(ticks), replace(WIDE, limits=limits))
+    assert result.refusals == {"G_DUST": 1}
+
+
+def test_a_signal_that_the_venue_rejected_is_not_repeated_at_its_time() -> None:
+    # Six shares and their fee cost more than there is, five do not.
+    given = {"cash": Decimal(540_000), "costs": FeesConfig(krx_fee=0.1)}
+    config = replace(WIDE, **given)
+    ticks = prices([83_000.0, 84_000.0, 84_000.0, 84_000.0])
+    ticks[1] = replace(ticks[1], at=ticks[0].at)
+    assert_equal_results(Eager, {}, ticks, config)
+    result = run_backtest(Eager.from_params(), tape(ticks), config)
+    assert result.refusals[DUPLICATE] == 1
+    assert len(result.fills) == 1
 
 
 @pytest.mark.parametrize("costs", [FREE, FeesConfig()])

@@ -24,7 +24,7 @@ from qts.backtest.order_rows import (
     nanoseconds,
     side_of,
 )
-from qts.backtest.performance import EquityCurve, OpenTrade, Valued
+from qts.backtest.performance import EquityCurve, OpenTrade
 from qts.brokers import PaperOrder
 from qts.domain import (
     FeeSchedule,
@@ -101,7 +101,7 @@ class _Batch:
 
     def __init__(self, source: LogSource, cash: Decimal, positions: Mapping[str, Position]) -> None:
         self.source = source
-        self.cash = cash
+        self.cash = self.equity = cash  # the latter of the last sample
         self.held = {symbol: each.quantity for symbol, each in positions.items()}
         self.sent: dict[str, SentRow] = {}
         self.entered: dict[str, FillRow] = {}  # positions that a row of this log opened
@@ -115,8 +115,8 @@ class _Batch:
 
     def sample(self, at: float) -> None:
         """Add a point to the curve."""
-        equity = self.cash + self.value if self.held else self.cash
-        self.source.curve.add(at, Valued(equity, self.cash))
+        self.equity = self.cash + self.value if self.held else self.cash
+        self.source.curve.add(at, self)
         self.value = _ZERO
 
 
@@ -144,6 +144,7 @@ class LoggingOrderManager(BacktestOrderManager):
         """
         portfolio = self._portfolio
         batch = _Batch(source, portfolio.cash, portfolio.positions)
+        orders, fills = self.orders, len(self.fills)
         for kind, symbol, at, value in rows:
             if kind == FILLED:
                 self._apply_fill(batch, symbol, at, value)
@@ -153,6 +154,8 @@ class LoggingOrderManager(BacktestOrderManager):
                 batch.sample(value)
             else:
                 self._apply_order(batch, symbol, kind == BOUGHT, at, value)
+        self._orders_of[source.key] += self.orders - orders
+        self.filled[source.key] += len(self.fills) - fills
         self._write_account(batch)
         for symbol, order in batch.sent.items():
             self._open_order(batch.source, symbol, order)
@@ -174,7 +177,6 @@ class LoggingOrderManager(BacktestOrderManager):
             quantity = abs(batch.held[symbol])
         self.orders += 1
         self._order_times.append(at)
-        self._orders_of[source.key] += 1
         source.proposals.add_row((source.key, source.ttl_s, symbol, is_entry, quantity, at))
         batch.sent[symbol] = self.orders, is_entry, quantity, at, quote
         batch.changed[symbol] = None
@@ -186,7 +188,6 @@ class LoggingOrderManager(BacktestOrderManager):
         fee = batch.source.terms.fee(symbol, is_entry, amount)
         row = number, symbol, is_entry, quantity, price, fee, at
         self.fills.add_row(row)
-        self.filled[key] += 1
         owner = self._fill_owners.owner(symbol, key, intent_of(is_entry), is_flat=not is_entry)
         if is_entry:
             batch.cash -= amount + fee

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Protocol, Self
 
 import msgspec
 
 from qts.backtest.late_rows import column
 from qts.backtest.portfolio import DAY_S, day_of
 from qts.domain import Fill, IntentType, Position, Side
-from qts.pipeline import Portfolio
 
 
 class Trade(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,11 +113,14 @@ class EquityPoint(msgspec.Struct, frozen=True, gc=False):
     invested: float
 
 
-class Valued(NamedTuple):
-    """What a point of the curve is made of, where it is not the portfolio."""
+class Valued(Protocol):
+    """What a point of the curve is made of: a portfolio, or a part of one."""
 
-    equity: Decimal
-    cash: Decimal
+    @property
+    def equity(self) -> Decimal: ...
+
+    @property
+    def cash(self) -> Decimal: ...
 
 
 class EquityCurve:
@@ -134,7 +136,7 @@ class EquityCurve:
     def next_at(self) -> float:
         return self.points[-1].at + self._interval_s if self.points else -math.inf
 
-    def add(self, at: float, portfolio: Portfolio | Valued, *, force: bool = False) -> None:
+    def add(self, at: float, portfolio: Valued, *, force: bool = False) -> None:
         if not force and at < self.next_at:
             return
         equity, cash, last = portfolio.equity, portfolio.cash, self._last
