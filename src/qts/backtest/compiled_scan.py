@@ -135,9 +135,6 @@ def _make_scan(step: Any, rules: Any) -> Callable[..., int]:
                     output[3] = direction
                     return SIGNAL
             changed = changed or taken
-            if changed and is_blocked:
-                output[0] = i + 1
-                return APPLY
         output[0] = len(at)
         return END
 
