@@ -3,9 +3,11 @@
     scan(i) ──▶ TIMER   the timer is due before event i
             ──▶ ACTIVE  event i is of a symbol with an open order or a watched position
             ──▶ SIGNAL  the step signals at event i, and entries are not blocked
+            ──▶ APPLY   the orders of the scan must be applied before event i
             ──▶ END     of the chunk
 
-Every other event is one step on its symbol's state: no object is created, no lock taken.
+Every other event is one step on its symbol's state: no object is created, no lock taken. Orders
+that are certain to be approved are decided and filled here (`compiled_orders.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from qts.backtest.compiled_orders import DAY_END, DUE, LOGGED, ON, SIDE, STARTS
 from qts.strategies import Numbers, Step, compile_step
 
-TIMER, ACTIVE, SIGNAL, END = 0, 1, 2, 3
+TIMER, ACTIVE, SIGNAL, END, APPLY = 0, 1, 2, 3, 4
 
 # Indices into the output of a scan, which is valid even if a step raises:
 INDEX, STEPS, BLOCKED, DIRECTION = 0, 1, 2, 3
@@ -57,11 +60,18 @@ def compile_scan(step: Step) -> Callable[..., int] | None:
         import numba
     except ImportError:
         return None
-    compiled: Callable[..., int] = numba.njit(nogil=True)(_make_scan(compile_step(step)))
+    from qts.backtest import order_rules
+
+    compiled: Callable[..., int] = numba.njit(nogil=True)(
+        _make_scan(compile_step(step), order_rules)
+    )
     return compiled
 
 
-def _make_scan(step: Any) -> Callable[..., int]:
+def _make_scan(step: Any, rules: Any) -> Callable[..., int]:
+    pass_timer, fill, nanoseconds = rules.pass_timer, rules.fill, rules.nanoseconds
+    try_entry, try_exit = rules.try_entry, rules.try_exit
+
     def scan(
         start: int,
         symbol: Any,
@@ -72,42 +82,60 @@ def _make_scan(step: Any) -> Callable[..., int]:
         at: Any,
         rows: Any,
         params: Any,
-        due: float,
+        orders: Any,
         blocked_until: float,
         enabled: bool,
         output: Any,
     ) -> int:
         states, position, active, latest = rows
+        money, counts, whole = orders.money, orders.counts, orders.whole
+        takes_orders = money[ON] != 0
+        changed = False  # the account, since `blocked_until` was computed
         for i in range(start, len(at)):
             output[0] = i
-            if at[i] >= due:
-                return 0
+            if at[i] >= money[DUE] and not pass_timer(orders, latest, at[i], i):
+                return TIMER if counts[LOGGED] == 0 or at[i] >= money[DAY_END] else APPLY
             last = price[i]
             if not 0.0 < last < np.inf:
                 continue
             s = symbol[i]
             row = latest[s]
+            before = row[4]
             row[0] = last
             row[1] = volume[i]
             row[2] = bid[i] or last
             row[3] = ask[i] or last
             row[4] = at[i]
             if active[s]:
-                return 1
-            if not enabled:
-                continue
-            direction = step(states[s], params, last, volume[i], at[i], position[s])
-            output[1] += 1
+                return ACTIVE
+            if whole[s, SIDE] != 0 and nanoseconds(at[i]) >= whole[s, STARTS]:
+                if counts[LOGGED] + 4 >= len(orders.values):
+                    return APPLY
+                fill(orders, latest, position, s, i)
+                changed = True
+            direction = 0
+            if enabled:
+                direction = step(states[s], params, last, volume[i], at[i], position[s])
+                output[1] += 1
+            is_blocked = at[i] < blocked_until
+            taken = False
             if direction > 0 and position[s] == 0:
-                if at[i] < blocked_until:
+                if is_blocked and not changed and whole[s, SIDE] == 0:
                     output[2] += 1
                 else:
-                    output[3] = direction
-                    return 2
+                    if takes_orders and not is_blocked and whole[s, SIDE] == 0:
+                        taken = try_entry(orders, latest, position, s, before, i)
+                    if not taken:
+                        output[3] = direction
+                        return SIGNAL
             elif direction < 0 and position[s] > 0:
-                output[3] = direction
-                return 2
+                if takes_orders and whole[s, SIDE] == 0:
+                    taken = try_exit(orders, latest, position, s, before, i)
+                if not taken:
+                    output[3] = direction
+                    return SIGNAL
+            changed = changed or taken
         output[0] = len(at)
-        return 3
+        return END
 
     return scan

@@ -23,7 +23,9 @@ from typing import Any
 
 from qts.backtest.config import BacktestConfig
 from qts.backtest.order_changes import change_orders
-from qts.backtest.order_manager import DUPLICATE, BacktestOrderManager
+from qts.backtest.order_log import LoggingOrderManager
+from qts.backtest.order_manager import DUPLICATE
+from qts.backtest.order_rows import proposal_rows
 from qts.backtest.order_updates import OrderUpdates
 from qts.backtest.performance import EquityCurve
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end
@@ -91,7 +93,7 @@ class BacktestEngine:
         )
         self._listeners: list[Callable[[str], None]] = []
         self.watched: set[str] = set()  # symbols with orders or stops that wait for a price
-        self.manager = BacktestOrderManager(
+        self.manager = LoggingOrderManager(
             matching, self.portfolio, self.clock, self._limits, self._on_change, self.updates.takers
         )
         self.stop_orders = BacktestStopOrders(
@@ -99,7 +101,7 @@ class BacktestEngine:
         )
         self.signals.on_refused = self.stop_orders.refused
         self.curve = EquityCurve(config.sample_s)
-        self.proposals: list[OrderProposal] = []  # sent to the venue
+        self.proposals = proposal_rows()  # sent to the venue
         self.cuts, self.trips = Counter[str](), Counter[str]()
         self.due, self.timer_due = -math.inf, math.inf  # the latter of the first on_timer
         self._block: tuple[float, str] | None = None
@@ -118,8 +120,7 @@ class BacktestEngine:
             if config.use_stops
             else None
         )
-        self._safety = SafetyState.NORMAL
-        self._cycles, self.day_ends_at = 0, -math.inf
+        self._safety, self._cycles, self.day_ends_at = SafetyState.NORMAL, 0, -math.inf
 
     @property
     def next_expiry(self) -> float:
@@ -236,9 +237,8 @@ class BacktestEngine:
     def _next_due(self, at: float) -> float:
         """Return the next time at which the timer has something to do."""
         interval, soon = self.config.interval_s, self._soon(at)
-        if any(not each.stopped for each in self._evaluating):
-            return soon
-        if self._stops and self.portfolio.positions:
+        has_stops = self._stops and self.portfolio.positions
+        if has_stops or any(not each.stopped for each in self._evaluating):
             return soon
         sample = math.ceil(self.curve.next_at / interval) * interval
         return min(max(soon, sample), day_end(at))

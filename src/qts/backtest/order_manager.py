@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from uuid import UUID
 
 from qts.backtest.open_order import BacktestOrder, UpdateTakers
+from qts.backtest.order_rows import fill_rows, trade_rows
 from qts.backtest.performance import OpenTrade, Trade
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place, day_end
 from qts.brokers import PaperMatchingEngine, PaperOrder
@@ -50,10 +51,7 @@ DUPLICATE = "this signal was acted on before"
 
 
 class BacktestOrderManager:
-    """Sends orders and applies their fills; calls `on_change` with the symbol that changed.
-
-    `takers` get what a live run reports of each order, in the same order.
-    """
+    """Sends orders, applies fills and calls `on_change` with the symbol; `takers` get updates."""
 
     def __init__(
         self,
@@ -83,12 +81,12 @@ class BacktestOrderManager:
         self.triggered: set[UUID] = set()  # signals of stop orders: they trade inside a bar
         self.orders = 0
         self.expired: Counter[str] = Counter()  # orders that ended unfilled, by reason
-        self.fills: list[Fill] = []
+        self.fills = fill_rows()
         self.filled: Counter[str] = Counter()  # number of fills by strategy
         # By the strategy that owns the fill.
         self.figures: defaultdict[str, StrategyFigures] = defaultdict(StrategyFigures)
         self._fill_owners = FillOwners()
-        self.trades: list[Trade] = []
+        self.trades = trade_rows()
 
     def start(self) -> None:
         """Take the positions from before the backtest."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 
-from qts.backtest.portfolio import DAY_S, BacktestPortfolio, day_of
+from qts.backtest.late_rows import column
+from qts.backtest.portfolio import DAY_S, day_of
 from qts.domain import Fill, IntentType, Position, Side
 
 
@@ -111,6 +113,13 @@ class EquityPoint(msgspec.Struct, frozen=True, gc=False):
     invested: float
 
 
+class Valued(Protocol):
+    """What a point of the curve is made of: a portfolio, or an account while a log is applied."""
+
+    def floats(self) -> tuple[float, float]:
+        """Return the equity, and the value of the positions in it."""
+
+
 class EquityCurve:
     """Points of equity, at least `interval_s` apart unless forced."""
 
@@ -122,9 +131,9 @@ class EquityCurve:
     def next_at(self) -> float:
         return self.points[-1].at + self._interval_s if self.points else -math.inf
 
-    def add(self, at: float, portfolio: BacktestPortfolio, *, force: bool = False) -> None:
+    def add(self, at: float, account: Valued, *, force: bool = False) -> None:
         if force or at >= self.next_at:
-            equity, invested = portfolio.worth().floats
+            equity, invested = account.floats()
             self.points.append(EquityPoint(at, equity, invested))
 
 
@@ -153,12 +162,13 @@ def performance(
     points: Sequence[EquityPoint], trades: Sequence[Trade], fills: Sequence[Fill]
 ) -> Performance:
     start, end = points[0].equity, points[-1].equity
-    profits = [float(trade.profit) for trade in trades]
+    profits = [float(profit) for profit in column(trades, "profit")]
     gross_profit = sum(profit for profit in profits if profit > 0)
     gross_loss = -sum(profit for profit in profits if profit < 0)
     factor = gross_profit / gross_loss if gross_loss else math.inf
     deepest, longest = drawdown(points)
-    traded = sum((fill.price * fill.quantity for fill in fills), Decimal(0))
+    prices, quantities = column(fills, "price"), column(fills, "quantity")
+    traded = sum(map(operator.mul, prices, quantities), Decimal(0))
     return Performance(
         start_equity=start,
         end_equity=end,
@@ -175,7 +185,7 @@ def performance(
         best=max(profits, default=None),
         worst=min(profits, default=None),
         average=statistics.fmean(profits) if profits else None,
-        costs=float(sum((fill.fee for fill in fills), Decimal(0))),
+        costs=float(sum(column(fills, "fee"), Decimal(0))),
         turnover=float(traded) / start,
         exposure=statistics.fmean(abs(p.invested) / p.equity if p.equity else 0 for p in points),
     )

@@ -222,6 +222,10 @@ class BacktestPortfolio(Portfolio):
             self._worth = worth
         return worth
 
+    def floats(self) -> tuple[float, float]:
+        """Return the equity, and the value of the positions in it."""
+        return self.worth().floats
+
     def reprice(self) -> tuple[Decimal, float, float]:
         """Return the equity after a change of `ticks`, also as a float, and the invested part."""
         self._worth = None

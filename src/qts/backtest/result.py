@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from typing import Any, Literal
@@ -60,10 +61,10 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     performance: Performance
     points: tuple[EquityPoint, ...]
     benchmark: tuple[EquityPoint, ...]  # every symbol bought in equal parts and held, no costs
-    trades: tuple[Trade, ...]
+    trades: Sequence[Trade]
     still_open: tuple[Trade, ...]
-    proposals: tuple[OrderProposal, ...]
-    fills: tuple[Fill, ...]
+    proposals: Sequence[OrderProposal]
+    fills: Sequence[Fill]
     refusals: dict[str, int]
     expired: dict[str, int]  # orders that ended without a complete fill
     cuts: dict[str, int]  # orders that are smaller than their signal
@@ -128,7 +129,7 @@ class BacktestResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Return a hash of the orders, fills and equity curve."""
-        content = (self.proposals, self.fills, self.points)
+        content = (tuple(self.proposals), tuple(self.fills), self.points)
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
     @property

@@ -150,10 +150,10 @@ def _result(engine: BacktestEngine, played: _Played, more: dict[str, Any]) -> Ba
         tape_seconds=played.tape_seconds,
         performance=performance(points, manager.trades, manager.fills),
         points=tuple(points),
-        trades=tuple(manager.trades),
+        trades=manager.trades,
         still_open=tuple(manager.open_trades),
-        proposals=tuple(engine.proposals),
-        fills=tuple(manager.fills),
+        proposals=engine.proposals,
+        fills=manager.fills,
         refusals=dict(engine.signals.refusals),
         expired=dict(manager.expired + engine.stop_orders.ended),
         cuts=dict(engine.cuts),
@@ -163,17 +163,22 @@ def _result(engine: BacktestEngine, played: _Played, more: dict[str, Any]) -> Ba
 
 
 def _strategy_result(engine: BacktestEngine, run: StrategyRun) -> StrategyResult:
-    trades = [trade for trade in engine.manager.trades if trade.strategy == run.key]
+    trades = engine.manager.trades
+    profits = [
+        profit
+        for profit, key in zip(trades.column("profit"), trades.column("strategy"), strict=True)
+        if key == run.key
+    ]
     figures = engine.manager.figures.get(run.key, StrategyFigures())
     held = held_by(engine.portfolio).get(run.key, HeldValue())
     return StrategyResult(
         key=run.key,
         params=msgspec.to_builtins(run.strategy.params),
         signals=run.signals,
-        orders=sum(each.strategy_key == run.key for each in engine.proposals),
+        orders=engine.proposals.column("strategy_key").count(run.key),
         fills=engine.manager.filled[run.key],
-        trades=len(trades),
-        profit=float(sum(trade.profit for trade in trades)),
+        trades=len(profits),
+        profit=float(sum(profits)),
         refusals=dict(run.refusals),
         errors=run.errors,
         stopped=run.stopped,

@@ -20,6 +20,7 @@ class SignalLog:
 
     def __init__(self, on_signal: Callable[[SignalOutcome], None] | None) -> None:
         self._on_signal = on_signal
+        self.is_read = on_signal is not None
         self.refusals: Counter[str] = Counter()
         self.on_refused: Callable[[str, Signal | OrderProposal, str], None] | None = None
 

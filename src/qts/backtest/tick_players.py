@@ -10,6 +10,7 @@ import numpy as np
 
 from qts.backtest.compiled_scan import (
     ACTIVE,
+    APPLY,
     BLOCKED,
     DIRECTION,
     INDEX,
@@ -20,6 +21,7 @@ from qts.backtest.compiled_scan import (
 )
 from qts.backtest.engine import BacktestEngine
 from qts.backtest.portfolio import ScannedTicks
+from qts.backtest.scan_orders import ScanOrders
 from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.domain import RefusedError, Tick
 from qts.pipeline import CallError
@@ -88,6 +90,7 @@ class CompiledPlayer:
         self._rows = SymbolRows.of(0, strategy.state_size)
         self._output = np.zeros(4, np.int64)
         self._latest = ScannedTicks(self._indices, self._rows.latest)
+        self.orders = ScanOrders(engine, ())
         engine.add_listener(self._on_change)
         self._scan(EMPTY_CHUNK, 0)  # compiles, before the measured time
 
@@ -102,6 +105,8 @@ class CompiledPlayer:
             if found == TIMER:
                 engine.on_timer(float(chunk.at[index]))
                 continue
+            if found == APPLY:
+                continue
             if found == ACTIVE:
                 engine.on_tick(self._tick(chunk, index))
             elif output[DIRECTION]:
@@ -112,18 +117,20 @@ class CompiledPlayer:
     def _scan(self, chunk: Chunk, index: int) -> int:
         engine, run, output = self._engine, self._run, self._output
         output[:] = 0
-        limits = (engine.due, engine.entry_block()[0], not run.stopped)
-        rows = tuple(self._rows)
+        limits = (engine.entry_block()[0], not run.stopped)
+        self.orders.begin()
+        arrays = (tuple(self._rows), self._strategy.numbers, self.orders.arrays)
         found = -1
         try:
             self._latest.clear()
-            found = self._compiled(index, *chunk, rows, self._strategy.numbers, *limits, output)
+            found = self._compiled(index, *chunk, *arrays, *limits, output)
         except Exception as error:  # noqa: BLE001 - a step may raise anything
             raised = CallError.raised(error, self._strategy)
             run.on_error(raised, after_success=bool(output[STEPS]))
         else:
             run.on_success(int(output[STEPS]))
-        engine.count_blocked(run, int(output[BLOCKED]))
+        engine.count_blocked(run, int(output[BLOCKED]))  # with the code from before its orders
+        self.orders.apply(chunk)
         return found
 
     def _signal(self, tick: Tick, direction: int) -> None:
@@ -139,6 +146,7 @@ class CompiledPlayer:
 
     def _on_change(self, symbol: str) -> None:
         index, engine = self._indices.get(symbol), self._engine
+        self.orders.on_change()
         if index is None:  # no tick of it so far
             return
         position = engine.portfolio.position(symbol)
@@ -152,5 +160,6 @@ class CompiledPlayer:
         self._engine.portfolio.use_ticks(self._latest)
         states = dict(zip(self._symbols, self._rows.states, strict=True))
         self._strategy.bind_states(states)
+        self.orders.grow(self._symbols)
         for symbol in self._engine.portfolio.positions:
             self._on_change(symbol)

@@ -86,6 +86,10 @@ class PaperAccount:
             self._held_cash -= hold.cash
             self._held_quantity[hold.symbol] -= hold.quantity
 
+    def pass_hold(self, cash: Decimal) -> None:
+        """Hold and release what an order needed that is filled: free cash keeps its digits."""
+        self._held_cash = self._held_cash + cash - cash
+
     def settle(self, fill: Fill) -> None:
         amount = fill.price * fill.quantity
         old = self.lots.get(fill.symbol, _NO_LOT)

@@ -66,6 +66,11 @@ class PositionState(msgspec.Struct, frozen=True, kw_only=True):
             opened_at=fill.at if flips else self.opened_at if quantity else None,
         )
 
+    @staticmethod
+    def gain(entry: Decimal, price: Decimal, quantity: Decimal) -> Decimal:
+        """Return what selling all of a position realises that one purchase opened."""
+        return _cut(_EXACT.multiply(price - _cut(entry), quantity))
+
 
 def apply_fills(
     fills: Iterable[Fill], start: PositionState | None = None
