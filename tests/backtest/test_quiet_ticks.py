@@ -8,13 +8,15 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import qts.backtest.tape as tapes
-from qts.backtest import BacktestResult, run_backtest
+from qts.backtest import BacktestConfig, BacktestResult, run_backtest
+from qts.brokers import PaperConfig
 from qts.domain import Bar, IntentType, OrderSnapshot, OrderType, Side, Tick, TimeInForce
+from qts.risk import RiskLimitsConfig
 from qts.strategies import Cancel, Instruction, NoParams, Signal, Strategy, View
 from tests.backtest.tapes import SYMBOLS, tape, walk
 from tests.backtest.test_compiled_scan import CONFIGS
@@ -79,6 +81,15 @@ def outcome(result: BacktestResult) -> tuple[Any, ...]:
             result.proposals, result.trips)  # fmt: skip
 
 
+# A stop order is triggered while another order is in flight, and is refused later.
+WAITS = BacktestConfig(
+    use_stops=False,
+    limits=RiskLimitsConfig(max_open_symbols=1, orders_per_day=5, orders_per_minute=1),
+    paper=PaperConfig(latency_ms=0.0, latency_jitter_ms=800.0),
+)
+
+
+@example(seed=5326, config=WAITS, rows=7)
 @settings(max_examples=12)
 @given(seed=st.integers(0, 2**32), config=CONFIGS, rows=st.sampled_from((7, 300, 1_000_000)))
 def test_a_strategy_without_on_tick_sees_and_does_the_same(

@@ -71,7 +71,7 @@ class BarPlayer:
                 self._run_until(at)
             if at >= engine.due:
                 engine.on_timer(at)
-            if at < engine.next_expiry:
+            if at < engine.next_expiry and not engine.updates.has_any:
                 until = min(self._next_at(), engine.due, engine.next_expiry)
                 stop = index + int(np.searchsorted(chunk.at[index:], until))
                 index = quiet.skip(index, stop)

@@ -16,7 +16,7 @@ const aged = (each, since) => {
 };
 
 const nameCell = (each, own) => h("td", {},
-  h("a", { href: linkOf(own.includes(each.account) ? "" : each.account) }, each.name || short(each.account)),
+  h("a", { class: "in-text", href: linkOf(own.includes(each.account) ? "" : each.account) }, each.name || short(each.account)),
   own.includes(each.account) && h("small", { class: "dim" }, ` ${t("own_run")}`),
   h("small", { class: "dim", title: each.account }, ` ${short(each.account)}${each.venue ? ` · ${each.venue}` : ""}`));
 
