@@ -40,10 +40,10 @@ LATEST_S = 9e9  # nanoseconds of a later time do not fit into 64 bits
 SIDE, STARTS, POSITION_IN_LOG = 0, 1, 2
 # Columns of `parts`, by symbol; the first seven do not change:
 ENTERS, LOTS, MOST, LEAST_ENTRY, LEAST_EXIT, BUY_FEE, SELL_FEE, QUANTITY, HOLD, AVERAGE = range(10)
-# Indices into `money`; the first nine do not change:
+# Indices into `money`; the first eight do not change:
 MAX_VALUE, MAX_QUANTITY, MAX_EXPOSURE, MAX_SYMBOL, DAILY_LOSS, LATENCY_NS = range(6)
-INTERVAL, SAMPLE, ON = 6, 7, 8
-DUE, NEXT_POINT, DAY_END, CASH, HOLDS, REALISED, SLACK = range(9, 16)
+INTERVAL, SAMPLE = 6, 7
+DUE, NEXT_POINT, DAY_END, CASH, HOLDS, REALISED, SLACK = range(8, 15)
 # Indices into `counts`; the first two do not change:
 MAX_SYMBOLS, PER_DAY, LOGGED, HELD, WAITING, ORDERS = range(6)
 
@@ -66,7 +66,7 @@ class OrderArrays(NamedTuple):
             np.zeros((symbols, 3), np.int64),
             np.zeros((symbols, 10)),
             np.zeros((2, symbols), np.int64),
-            np.zeros(16),
+            np.zeros(15),
             np.zeros(6, np.int64),
             np.zeros(min(limits.orders_per_minute, limits.orders_per_day)),
             np.zeros((LOG_ROWS + 2 * symbols, 3), np.int64),

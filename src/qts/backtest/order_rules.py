@@ -40,7 +40,6 @@ from qts.backtest.compiled_orders import (
     MAX_VALUE,
     MOST,
     NEXT_POINT,
-    ON,
     ORDERS,
     PER_DAY,
     POSITION_IN_LOG,
@@ -70,7 +69,7 @@ def compiled(function: F) -> F:
 def pass_timer(orders: Any, latest: Any, at: float, row: int) -> bool:
     """Handle the timer as the engine does, if it only adds a point to the curve."""
     money, counts = orders.money, orders.counts
-    if money[ON] == 0 or at >= money[DAY_END]:
+    if at >= money[DAY_END]:
         return False
     due, held = money[DUE], counts[HELD]
     if due >= money[NEXT_POINT]:

@@ -16,7 +16,6 @@ from qts.backtest.compiled_orders import (
     HELD,
     LOGGED,
     NEXT_POINT,
-    ON,
     ORDERS,
     QUANTITY,
     SIDE,
@@ -33,19 +32,24 @@ from qts.domain import Instrument, Side
 _CUT = "risk.limits.max_quantity"
 
 
-class ScanOrders:
-    """Arrays of the orders that a compiled scan takes; `apply` writes them to the account.
+def takes_orders(engine: BacktestEngine) -> bool:
+    """Return whether a compiled scan may take orders.
 
-    They are off where the scan cannot know what Python would decide: for positions from before,
-    and where somebody reads every signal.
+    It cannot know what Python would decide of positions from before, nor have every signal read.
     """
+    has_positions = bool(engine.portfolio.positions)
+    return is_proven(engine.config) and not has_positions and not engine.signals.is_read
+
+
+class ScanOrders:
+    """Arrays of the orders that a compiled scan takes; `apply` writes them to the account."""
 
     def __init__(self, engine: BacktestEngine, symbols: Sequence[str]) -> None:
         self._engine = engine
         self._run = engine.runs[0]
         config, portfolio = engine.config, engine.portfolio
         self._limits = config.limits.exact
-        self.is_on = is_proven(config) and not portfolio.positions and not engine.signals.is_read
+        self.is_on = takes_orders(engine)
         self.taken = 0
         self._source = LogSource(
             self._run.key,
@@ -65,7 +69,6 @@ class ScanOrders:
         """Have rows for all these symbols."""
         instruments = self._engine.portfolio.instruments
         self.arrays = OrderArrays.of(len(symbols), self._limits, self._engine.config)
-        self.arrays.money[ON] = self.is_on
         self._names = np.array(symbols, object)
         self._indices = {symbol: index for index, symbol in enumerate(symbols)}
         self._is_current = False
@@ -91,12 +94,12 @@ class ScanOrders:
         """Note that a position or an order has changed."""
         self._is_current = False
 
-    def begin(self) -> None:
-        """Let the arrays have the timer and the account as they are now, before a scan."""
+    def begin(self) -> OrderArrays | None:
+        """Return the arrays with the timer and the account as they are now; None: they are off."""
+        if not self.is_on:
+            return None
         engine, (_, _, _, money, counts, recent, _, _) = self._engine, self.arrays
         money[DUE] = engine.due
-        if not self.is_on:
-            return
         money[DAY_END], money[NEXT_POINT] = engine.day_ends_at, engine.curve.next_at
         cash, holds, realised = engine.manager.money
         money[CASH : SLACK + 1] = cash, holds, realised, 1e-9 * (1 + abs(cash) + abs(realised))
@@ -107,6 +110,7 @@ class ScanOrders:
             recent[np.arange(count - len(kept), count) % len(recent)] = kept
         if not self._is_current:
             self._list_positions()
+        return self.arrays
 
     def _list_positions(self) -> None:
         portfolio, (_, parts, lists, _, counts, _, _, _) = self._engine.portfolio, self.arrays
@@ -126,6 +130,8 @@ class ScanOrders:
 
     def apply(self, chunk: Chunk) -> None:
         """Apply what a scan of a chunk has logged."""
+        if not self.is_on:
+            return
         engine, (whole, _, _, money, counts, _, log, values) = self._engine, self.arrays
         engine.due, count = float(money[DUE]), int(counts[LOGGED])
         if not count:

@@ -21,7 +21,7 @@ from qts.backtest.compiled_scan import (
 )
 from qts.backtest.engine import BacktestEngine
 from qts.backtest.portfolio import ScannedTicks
-from qts.backtest.scan_orders import ScanOrders
+from qts.backtest.scan_orders import ScanOrders, takes_orders
 from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.domain import RefusedError, Tick
 from qts.pipeline import CallError
@@ -38,7 +38,8 @@ def select_scan(engine: BacktestEngine, way: Way) -> Callable[..., int] | None:
         reason = "there is another strategy"
     elif isinstance(strategy, StepStrategy) and _is_plain(strategy):
         reason = "numba is not installed"
-        scan = compile_scan(type(strategy).step) if way != "generic" else None
+        if way != "generic":
+            scan = compile_scan(type(strategy).step, takes_orders(engine))
     if way == "compiled" and scan is None:
         raise RefusedError(f"strategy {strategy.key} cannot run compiled: {reason}")
     return scan
@@ -117,9 +118,9 @@ class CompiledPlayer:
     def _scan(self, chunk: Chunk, index: int) -> int:
         engine, run, output = self._engine, self._run, self._output
         output[:] = 0
-        limits = (engine.entry_block()[0], not run.stopped)
-        self.orders.begin()
-        arrays = (tuple(self._rows), self._strategy.numbers, self.orders.arrays)
+        limits = (engine.due, engine.entry_block()[0], not run.stopped)
+        orders = self.orders.begin()
+        arrays = (tuple(self._rows), self._strategy.numbers, orders)
         found = -1
         try:
             self._latest.clear()
