@@ -30,7 +30,7 @@ test: $(INSTALLED) ## Install, then run every test, C++ and Python; ARGS="-k out
 clients: $(VENV)-clients/.installed ## Run the clients of others against the simulators, in a separate venv; ARGS="-k ccxt"
 	@$(VENV)-clients/bin/python -m pytest -p tests.no_skips --no-skips --confcutdir tests/clients tests/clients $(ARGS)
 
-check: $(INSTALLED) ## Format, lint, types, import layers, tests, sanitizers: everything that CI runs
+check: $(VENV)/.packages ## Format, lint, types, import layers, tests, sanitizers: everything that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@scripts/check-all.sh
@@ -60,13 +60,8 @@ lock: $(INSTALLED) ## Upgrade all versions and write their hashes to requirement
 clean: ## Remove what the targets above created; QTS_HOME is kept
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-peers $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# Tools, and what only the storage of optuna imports, are compiled when they are imported.
-# As a constraint too: older versions of pip do not apply a pinned package to a requirement with extras.
 %/.packages: | check-python
-	@$(PYTHON) -m venv $*
-	@echo "Installing packages (hashes checked) ..."
-	@$*/bin/pip install --quiet --no-compile --require-hashes $(foreach each,constraint requirement,--$(each) $(filter requirements/%,$^))
-	@$*/bin/python -m compileall -qq -j 0 -x '/(tests|alembic|mypyc?|pip|setuptools|sqlalchemy)/' $*/lib
+	@scripts/install.sh $(PYTHON) $* $(filter requirements/%,$^)
 	@touch $@
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)
