@@ -50,14 +50,15 @@ def has_filled(run: Run, expected: int) -> bool:
 
 
 def test_run_trades_and_its_books_are_the_venues(home: Path) -> None:
-    with running(home, "--for", "12s", **COMPILED) as run:
+    with running(home, **COMPILED) as run:
         run.until("Ready")
-        run.ends_well()
+        assert until(lambda: fills(run) > 3, seconds=60)
+        run.ends_well(signal.SIGTERM)
         summary = run.summary
     assert summary["verdict"] == "OK"
     assert summary["mode"] == "paper"
     assert summary["books_agree"] is True
-    assert summary["ticks"] > 1000
+    assert summary["ticks"] > 100
     assert summary["signals"] == summary["intents"] > 0
     assert sum(summary["attempts"].values()) >= summary["intents"]
     assert summary["fills"] > 0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 TIMEOUT_S = 30.0  # long, because the machine may be busy
-TRIALS = 5
+TRIALS = 15
 
 Step = Callable[[], Awaitable[object]]
 

@@ -191,6 +191,7 @@ async def test_the_claim_stays_flat_while_an_old_snapshot_is_held(
     claims, horizon = Claims(TRADE_EVENT, config, "w"), Horizon(TRADE_EVENT, ordered)
     reads = []
     async with database.transaction(isolation="repeatable read") as old:
+        await old.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         await old.fetchval("SELECT count(*) FROM outbox_event")
         async with database.connection() as connection:
             await claims.prepare(connection)
