@@ -61,7 +61,7 @@ async def run(
     home = Home.at(tmp_path / "home")
     home.create_directories()
     config = Config(cache=CacheConfig(prefix=PREFIX, socket_timeout_ms=2000))
-    simulated = SimulatedVenue(home, SimulatorConfig(symbols=60, speed=60, scan_s=1))
+    simulated = SimulatedVenue(home, SimulatorConfig(symbols=20, speed=60, scan_s=1))
     await asyncio.to_thread(simulated.__enter__)
     try:
         async with TcpProxy.to(simulated.stream_url) as proxy:
@@ -103,7 +103,7 @@ async def test_the_status_matches_the_run(run: PublishedRun, database: Database)
     assert all(each.enabled for each in live.strategies)
     assert live.strategies[0].fields.keys() == live.strategies[0].params.keys()
     assert live.feed is not None
-    assert live.feed.symbols_known <= 60
+    assert live.feed.symbols_known <= 20
     assert {depth.stream for depth in live.outbox.depths} >= {"everbit.trade.command"}
     assert live.safety.trading
     assert live.label == "SIMULATED"  # the keys are the simulator's
