@@ -32,7 +32,7 @@ Integers = npt.NDArray[np.int64]
 
 BOUGHT, SOLD, FILLED, SAMPLED, PRICE = 0, 1, 2, 3, 4  # kinds of a row in the log
 LOG_ROWS = 8192
-_MIN_LATENCY_MS = 0.1  # an order never fills on its own tick, nor has two signals of one time
+MIN_LATENCY_MS = 0.1  # an order never fills on its own tick, nor has two signals of one time
 _MIN_INTERVAL_S = _MIN_TTL_S = 0.001
 LATEST_S = 9e9  # nanoseconds of a later time do not fit into 64 bits
 
@@ -86,17 +86,20 @@ class OrderArrays(NamedTuple):
         return found
 
 
-def is_proven(config: BacktestConfig) -> bool:
-    """Return whether the scan may take orders with these settings at all."""
+def has_plain_fills(config: BacktestConfig) -> bool:
+    """Return whether a market order fills at once and in full at its quote, before it expires."""
     paper = config.paper
-    has_plain_fills = not (
+    return config.signal_ttl_s >= _MIN_TTL_S and not (
         paper.slippage_ticks or paper.slippage_bps or paper.volume_share or paper.latency_jitter_ms
     )
+
+
+def is_proven(config: BacktestConfig) -> bool:
+    """Return whether the scan may take orders with these settings at all."""
     return (
-        has_plain_fills
-        and paper.latency_ms >= _MIN_LATENCY_MS
+        has_plain_fills(config)
+        and config.paper.latency_ms >= MIN_LATENCY_MS
         and not config.use_stops
         and not config.instances
-        and config.signal_ttl_s >= _MIN_TTL_S
         and config.interval_s >= _MIN_INTERVAL_S
     )

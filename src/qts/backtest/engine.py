@@ -23,11 +23,12 @@ from typing import Any
 
 from qts.backtest.config import BacktestConfig
 from qts.backtest.order_changes import change_orders
-from qts.backtest.order_log import LoggingOrderManager
 from qts.backtest.order_manager import DUPLICATE
 from qts.backtest.order_rows import proposal_rows
 from qts.backtest.order_updates import OrderUpdates
 from qts.backtest.performance import EquityCurve
+from qts.backtest.plain_order_manager import PlainOrderManager
+from qts.backtest.plain_orders import PlainOrders
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end
 from qts.backtest.risk_snapshot import risk_snapshot
 from qts.backtest.signal_log import SignalLog
@@ -71,8 +72,7 @@ class BacktestEngine:
     ) -> None:
         """Begin with the cash of the settings, or with the account of `opening`."""
         self.runs = [StrategyRun(each) for each in strategies]
-        self._by_key = {run.key: run for run in self.runs}
-        self.updates = OrderUpdates(self)
+        self._by_key, self.updates = {run.key: run for run in self.runs}, OrderUpdates(self)
         self._tick_runs = [run for run in self.runs if run.takes_ticks]
         if len(self._by_key) < len(self.runs):
             raise RefusedError("two strategies have the same key; expected one of each")
@@ -93,7 +93,7 @@ class BacktestEngine:
         )
         self._listeners: list[Callable[[str], None]] = []
         self.watched: set[str] = set()  # symbols with orders or stops that wait for a price
-        self.manager = LoggingOrderManager(
+        self.manager = PlainOrderManager(
             matching, self.portfolio, self.clock, self._limits, self._on_change, self.updates.takers
         )
         self.stop_orders = BacktestStopOrders(
@@ -120,7 +120,8 @@ class BacktestEngine:
             if config.use_stops
             else None
         )
-        self._safety, self._cycles, self.day_ends_at = SafetyState.NORMAL, 0, -math.inf
+        self.safety, self._cycles, self.day_ends_at = SafetyState.NORMAL, 0, -math.inf
+        self.plain_orders = PlainOrders(self)
 
     @property
     def next_expiry(self) -> float:
@@ -265,7 +266,7 @@ class BacktestEngine:
         first = self.day_ends_at == -math.inf
         self.day_ends_at, self.clock.at = day_end(at), at
         self.manager.start_day()
-        self._safety, self._block = SafetyState.NORMAL, None
+        self.safety, self._block = SafetyState.NORMAL, None
         if self._stops is not None:
             self._stops.start_day()
         if first:
@@ -290,9 +291,9 @@ class BacktestEngine:
 
     def on_signals(self, run: StrategyRun, returned: Sequence[Instruction]) -> None:
         """Run the signals of one moment through the steps together, after changes of orders."""
-        if not returned or not (signals := self.signals_in(run, returned)):
+        if not returned or self.plain_orders.take(run, returned):
             return
-        run.signals += len(signals)
+        run.signals += len(signals := self.signals_in(run, returned))
         self._act(run, signals)
 
     def _act(self, run: StrategyRun, signals: Sequence[Signal]) -> None:
@@ -301,7 +302,7 @@ class BacktestEngine:
             return
         self._cycles += 1
         cycle = Cycle(number=self._cycles, strategy_key=run.key, started_at=self.clock.now())
-        policy = DecisionPolicy(safety=self._safety, expires_after_s=self.config.signal_ttl_s)
+        policy = DecisionPolicy(safety=self.safety, expires_after_s=self.config.signal_ttl_s)
         instruments, owners = self.portfolio.instruments, self.portfolio.owners
         try:
             cycle = transform(extract(cycle, self.portfolio.view()))
@@ -324,7 +325,6 @@ class BacktestEngine:
                 self.signals.count(run, DUPLICATE)
 
     def _is_actionable(self, run: StrategyRun, signal: Signal) -> bool:
-        symbol = signal.symbol
         if signal.trigger is not None:  # the gate sees it when it is triggered
             return True
         if self.is_ordered(signal):
@@ -335,7 +335,7 @@ class BacktestEngine:
         until, code = self.entry_block()
         if self.clock.at >= until:
             return True
-        if self.portfolio.position(symbol) is not None or symbol in self.manager.open:
+        if self.portfolio.position(signal.symbol) is not None or signal.symbol in self.manager.open:
             return True
         self.signals.refuse(run, signal, code)
         return False
@@ -350,7 +350,7 @@ class BacktestEngine:
         run = self._by_key.get(proposal.strategy_key)
         self.manager.make_room(proposal)
         state = self.manager.account_state()
-        snapshot = risk_snapshot(proposal, state, self.portfolio, self.clock, self._safety)
+        snapshot = risk_snapshot(proposal, state, self.portfolio, self.clock, self.safety)
         result = self._gate.check(proposal, snapshot)
         if isinstance(result, Refusal):
             codes = [reason.code for reason in result.reasons]
@@ -374,7 +374,7 @@ class BacktestEngine:
 
     def _on_change(self, symbol: str) -> None:
         has_stops = self._stops is not None and self.portfolio.position(symbol) is not None
-        if has_stops or symbol in self.manager.open or symbol in self.stop_orders:
+        if has_stops or self.manager.is_open(symbol) or symbol in self.stop_orders:
             self.watched.add(symbol)
         else:
             self.watched.discard(symbol)
@@ -390,11 +390,11 @@ class BacktestEngine:
         """Return until when the gate refuses every entry into a new symbol, and its code."""
         if self._block is None:
             found = self.manager.entry_block()
-            is_locked = self._safety is SafetyState.LOCKDOWN
+            is_locked = self.safety is SafetyState.LOCKDOWN
             self._block = (day_end(self.clock.at), "G_SAFETY") if is_locked else found
         return self._block
 
     def _on_code(self, code: str, _text: str) -> None:
         self.trips[code] += 1
         if code == "FS104":  # account loss limit: no entries before the next day
-            self._safety, self._block = SafetyState.LOCKDOWN, None
+            self.safety, self._block = SafetyState.LOCKDOWN, None

@@ -38,13 +38,11 @@ from qts.domain import (
 from qts.orders import PositionState
 from qts.risk import OrderProposal
 
-# An order that waits for a price: its number, whether it is an entry, quantity, time and quote.
-SentRow = tuple[int, bool, Decimal, float, float]
 _FLAT, _ZERO, _ONE = PositionState(), Decimal(0), Decimal(1)
 
 
-class CompiledTerms:
-    """Quantities and fees of compiled orders, as evaluate and the paper venue compute them."""
+class PlainTerms:
+    """Quantities and fees of plain market orders, as evaluate and the paper venue compute them."""
 
     def __init__(self, config: BacktestConfig, instruments: Instruments) -> None:
         self.latency_ns = round(config.paper.latency_ms * 1e6)
@@ -59,7 +57,7 @@ class CompiledTerms:
         """Return the quantity of an entry, and whether the largest quantity made it smaller."""
         limits = self._limits
         by_value = limits.max_order_value / ask
-        if by_value < limits.max_quantity:
+        if by_value <= limits.max_quantity:
             return self._instruments[symbol].floor_to_lot(by_value), False
         if symbol not in self._most:
             self._most[symbol] = self._instruments[symbol].floor_to_lot(limits.max_quantity)
@@ -90,21 +88,26 @@ class LogSource(NamedTuple):
     """Whose orders are in a log, and where its samples and proposals belong."""
 
     key: str  # of the strategy
-    terms: CompiledTerms
+    terms: PlainTerms
     curve: EquityCurve
     proposals: LateRows[OrderProposal]
     ttl_s: float  # of a signal
 
 
-class _Batch:
-    """State of the account while a log is applied."""
+# An order that waits for a price: its number, whether it is an entry, quantity, time, quote, source
+# and reason.
+SentRow = tuple[int, bool, Decimal, float, float, LogSource, str]
 
-    def __init__(self, source: LogSource, cash: Decimal, positions: Mapping[str, Position]) -> None:
-        self.source = source
+
+class LogBatch:
+    """State of the account while rows are applied."""
+
+    def __init__(self, cash: Decimal, positions: Mapping[str, Position]) -> None:
         self.cash = self.equity = cash  # the latter of the last sample
         self.held = {symbol: each.quantity for symbol, each in positions.items()}
         self.sent: dict[str, SentRow] = {}
-        self.entered: dict[str, FillRow] = {}  # positions that a row of this log opened
+        # Positions that a row opened, and the strategies that they are of.
+        self.entered: dict[str, tuple[FillRow, str]] = {}
         self.changed: dict[str, None] = {}  # symbols, in order
         self.cuts = 0  # entries that the largest quantity made smaller
         self.value = _ZERO  # of positions whose prices were read for the next sample
@@ -114,10 +117,10 @@ class _Batch:
         """Take the price of a position, for the sample after it."""
         self.value += exact_decimal(price) * self.held[symbol]
 
-    def sample(self, at: float) -> None:
+    def sample(self, at: float, curve: EquityCurve) -> None:
         """Add a point to the curve."""
         self.equity = self.cash + self.value if self.held else self.cash
-        self.source.curve.add(at, self)
+        curve.add(at, self)
         self.value = _ZERO
 
     def floats(self) -> tuple[float, float]:
@@ -151,7 +154,7 @@ class LoggingOrderManager(BacktestOrderManager):
         for a price: they are open orders now.
         """
         portfolio = self._portfolio
-        batch = _Batch(source, portfolio.cash, portfolio.positions)
+        batch = LogBatch(portfolio.cash, portfolio.positions)
         orders, fills = self.orders, len(self.fills)
         for kind, symbol, at, value in rows:
             if kind == FILLED:
@@ -159,22 +162,27 @@ class LoggingOrderManager(BacktestOrderManager):
             elif kind == PRICE:
                 batch.price(symbol, value)
             elif kind == SAMPLED:
-                batch.sample(value)
+                batch.sample(value, source.curve)
             else:
-                self._apply_order(batch, symbol, kind == BOUGHT, at, value)
+                self._apply_order(batch, source, symbol, kind == BOUGHT, at, value)
         self._orders_of[source.key] += self.orders - orders
         self.filled[source.key] += len(self.fills) - fills
-        self._write_account(batch)
+        self._write_account(batch, source.key)
         for symbol, order in batch.sent.items():
-            self._open_order(batch.source, symbol, order)
+            self._open_order(symbol, order)
         for symbol in batch.changed:
             self._on_change(symbol)
         return batch.cuts, len(batch.sent)
 
     def _apply_order(
-        self, batch: _Batch, symbol: str, is_entry: bool, at: float, quote: float
+        self,
+        batch: LogBatch,
+        source: LogSource,
+        symbol: str,
+        is_entry: bool,
+        at: float,
+        quote: float,
     ) -> None:
-        source = batch.source
         if is_entry:
             terms, price = source.terms, exact_decimal(quote)
             quantity, is_cut = terms.entry(symbol, price)
@@ -183,34 +191,48 @@ class LoggingOrderManager(BacktestOrderManager):
             self._matching.account.pass_hold(amount + terms.fees_of(symbol).of(Side.BUY, amount))
         else:
             quantity = abs(batch.held[symbol])
+        self._add_order(batch, symbol, (is_entry, quantity, at, quote, source, source.key))
+
+    def _add_order(
+        self,
+        batch: LogBatch,
+        symbol: str,
+        order: tuple[bool, Decimal, float, float, LogSource, str],
+    ) -> None:
+        """Count an order and let it wait for a price; its row is `SentRow` without the number."""
+        is_entry, quantity, at, _, source, reason = order
         self.orders += 1
         self._order_times.append(at)
-        source.proposals.add_row((source.key, source.ttl_s, symbol, is_entry, quantity, at))
-        batch.sent[symbol] = self.orders, is_entry, quantity, at, quote
+        source.proposals.add_row((source.key, source.ttl_s, symbol, is_entry, quantity, at, reason))
+        batch.sent[symbol] = self.orders, *order
         batch.changed[symbol] = None
 
-    def _apply_fill(self, batch: _Batch, symbol: str, at: float, quote: float) -> None:
-        number, is_entry, asked, _, _ = batch.sent.pop(symbol)
-        price, quantity, key = exact_decimal(quote), asked - _ZERO, batch.source.key
+    def _apply_fill(self, batch: LogBatch, symbol: str, at: float, quote: float) -> Decimal:
+        """Fill the order of a symbol; return what this adds to the cash."""
+        number, is_entry, asked, _, _, source, _ = batch.sent.pop(symbol)
+        price, quantity, key = exact_decimal(quote), asked - _ZERO, source.key
         amount, realised = price * quantity, _ZERO
-        fee = batch.source.terms.fee(symbol, is_entry, amount)
+        fee = source.terms.fee(symbol, is_entry, amount)
         row = number, symbol, is_entry, quantity, price, fee, at
         self.fills.add_row(row)
         owner = self._fill_owners.owner(symbol, key, intent_of(is_entry), is_flat=not is_entry)
         if is_entry:
-            batch.cash -= amount + fee
-            batch.entered[symbol] = row
+            change = -(amount + fee)
+            batch.entered[symbol] = row, key
             batch.held[symbol] = _ZERO + quantity
         else:
-            batch.cash += amount - fee
+            change = amount - fee
             realised = self._close_trade(batch.entered.pop(symbol, None), row, key)
             del batch.held[symbol]
+        batch.cash += change
         self._realised += realised - fee
         self.figures[owner].add(realised, fee)
+        return change
 
-    def _close_trade(self, entry: FillRow | None, end: FillRow, key: str) -> Decimal:
+    def _close_trade(self, opened: tuple[FillRow, str] | None, end: FillRow, key: str) -> Decimal:
         """Add the trade that a fill ends; return what the fill realises, before fees."""
-        if entry is not None:
+        if opened is not None:
+            entry = opened[0]
             self.trades.add_row((entry, end, key))
             return _ZERO + PositionState.gain(entry[4], end[4], end[3])
         fill = make_fill(*end)
@@ -219,31 +241,42 @@ class LoggingOrderManager(BacktestOrderManager):
         self.trades.append(trade.to_trade())
         return before.apply(fill).realised_pnl - before.realised_pnl
 
-    def _write_account(self, batch: _Batch) -> None:
-        """Let the portfolio and the paper account have what the rows left."""
-        portfolio, account, key = self._portfolio, self._matching.account, batch.source.key
+    def _write_account(self, batch: LogBatch, key: str) -> None:
+        """Let the portfolio and the paper account have what the rows of a strategy left."""
+        portfolio = self._portfolio
+        for symbol in batch.changed:
+            portfolio.set_owner(symbol, key if symbol in batch.held else "")
+        opened = self._write_positions(batch)
+        self._matching.account.cash = batch.cash
+        if batch.changed:
+            before = portfolio.positions
+            portfolio.load(batch.cash, [opened.get(each) or before[each] for each in batch.held])
+
+    def _write_positions(self, batch: LogBatch) -> dict[str, Position]:
+        """Write positions to the paper account, without their cash; return those that rows opened.
+
+        The order manager gets their trades.
+        """
+        account, opened = self._matching.account, dict[str, Position]()
+        cash = account.cash
         for symbol in batch.changed:
             if symbol not in batch.held or symbol in batch.entered:
                 account.lots.pop(symbol, None)
-            portfolio.set_owner(symbol, key if symbol in batch.held else "")
-        opened = dict[str, Position]()
-        for symbol, row in batch.entered.items():
+        for symbol, (row, key) in batch.entered.items():
             fill = make_fill(*row)
             account.settle(fill)
             after = self._positions[symbol] = _FLAT.apply(fill)
             opened[symbol] = Position(symbol, after.quantity, after.average_price)
             trade = self._open_trades[symbol] = OpenTrade(key)
             trade.add(fill, IntentType.ENTRY)
-        account.cash = batch.cash
-        if batch.changed:
-            before = portfolio.positions
-            portfolio.load(batch.cash, [opened.get(each) or before[each] for each in batch.held])
+        account.cash = cash
+        return opened
 
-    def _open_order(self, source: LogSource, symbol: str, sent: SentRow) -> None:
+    def _open_order(self, symbol: str, sent: SentRow) -> None:
         """Let an order that waits for a price be as if it had been sent at its time."""
-        number, is_entry, quantity, at, quote = sent
+        number, is_entry, quantity, at, quote, source, reason = sent
         order_id, portfolio = f"B{number}", self._portfolio
-        proposal = make_proposal(source.key, source.ttl_s, symbol, is_entry, quantity, at)
+        proposal = make_proposal(source.key, source.ttl_s, symbol, is_entry, quantity, at, reason)
         request = OrderRequest(
             client_order_id=order_id,
             symbol=symbol,
@@ -266,5 +299,8 @@ class LoggingOrderManager(BacktestOrderManager):
         if is_entry:
             portfolio.set_owner(symbol, source.key)
         self._submitted.add((proposal.signal_id, proposal.intent_type))
+        if self._waits_for_open(proposal):
+            self._arriving.setdefault(symbol, []).append((order, opened))
+            return
         self._set_deadline(opened, -math.inf)
         self._matching.start(order, at_ns)

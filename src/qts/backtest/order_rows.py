@@ -1,4 +1,4 @@
-"""Orders, fills and trades of compiled orders as rows, and what is made of them."""
+"""Plain market orders, their fills and trades as rows, and what is made of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,13 @@ def make_trade(entry: FillRow, end: FillRow, key: str) -> Trade:
 
 
 def make_proposal(
-    key: str, ttl_s: float, symbol: str, is_entry: bool, quantity: Decimal, at: float
+    key: str,
+    ttl_s: float,
+    symbol: str,
+    is_entry: bool,
+    quantity: Decimal,
+    at: float,
+    reason: str,
 ) -> OrderProposal:
     """Return the proposal of a signal without a size."""
     decided_at = datetime.fromtimestamp(at, UTC)
@@ -77,7 +83,7 @@ def make_proposal(
         signal_id=signal_id_for(key, symbol, side, decided_at),
         decided_at=decided_at,
         expires_at=decided_at + timedelta(seconds=ttl_s),
-        reason=key,
+        reason=reason,
     )
 
 

@@ -25,7 +25,7 @@ from qts.backtest.compiled_orders import (
     is_proven,
 )
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.order_log import CompiledTerms, LogSource
+from qts.backtest.order_log import LogSource, PlainTerms
 from qts.backtest.tape import Chunk
 from qts.domain import Instrument, Side
 
@@ -50,10 +50,11 @@ class ScanOrders:
         config, portfolio = engine.config, engine.portfolio
         self._limits = config.limits.exact
         self.is_on = takes_orders(engine)
+        engine.plain_orders.is_on = False  # the scan has them
         self.taken = 0
         self._source = LogSource(
             self._run.key,
-            CompiledTerms(config, portfolio.instruments),
+            PlainTerms(config, portfolio.instruments),
             engine.curve,
             engine.proposals,
             config.signal_ttl_s,

@@ -86,6 +86,13 @@ class PaperAccount:
             self._held_cash -= hold.cash
             self._held_quantity[hold.symbol] -= hold.quantity
 
+    def hold_cash(self, cash: Decimal) -> None:
+        """Hold cash for an order that is kept elsewhere."""
+        self._held_cash += cash
+
+    def release_cash(self, cash: Decimal) -> None:
+        self._held_cash -= cash
+
     def pass_hold(self, cash: Decimal) -> None:
         """Hold and release what an order needed that is filled: free cash keeps its digits."""
         self._held_cash = self._held_cash + cash - cash

@@ -67,6 +67,11 @@ class PositionState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @staticmethod
+    def average(entry: Decimal) -> Decimal:
+        """Return the average price of a position that one purchase opened."""
+        return _cut(entry)
+
+    @staticmethod
     def gain(entry: Decimal, price: Decimal, quantity: Decimal) -> Decimal:
         """Return what selling all of a position realises that one purchase opened."""
         return _cut(_EXACT.multiply(price - _cut(entry), quantity))

@@ -1,0 +1,257 @@
+"""Orders of plain signals, taken without the objects of the steps where the result is certain.
+
+    a signal ──▶ plain, nothing of its symbol in flight, every rule holds ──▶ sent as a row
+             └─▶ in doubt ──▶ the five steps, the gate and the matching
+
+The invariant: the result of a backtest is the same with and without this, whatever the strategy,
+the tape and the limits. A signal is plain if it is a market order without a size and for the day,
+that enters where nothing is held or leaves a position as a whole. Sizes, fees and cash are computed
+in the decimals of the ordinary path. What depends on the prices of all positions is compared in
+doubles, and has to hold by more than their largest error.
+
+`compiled_orders.py` does the same inside of the compiled scan, which knows nothing of Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from qts.backtest.compiled_orders import LATEST_S, MIN_LATENCY_MS, has_plain_fills
+from qts.backtest.order_log import LogSource, PlainTerms
+from qts.backtest.plain_order_manager import SAME_TIME_S
+from qts.backtest.portfolio import Place
+from qts.backtest.strategy_run import StrategyRun
+from qts.domain import (
+    FeeSchedule,
+    IntentType,
+    OrderType,
+    Position,
+    Side,
+    Tick,
+    TimeInForce,
+    exact_decimal,
+)
+from qts.risk import SafetyState
+from qts.strategies import Instruction, Signal
+
+if TYPE_CHECKING:
+    from qts.backtest.engine import BacktestEngine
+
+_INFINITE = float("inf")
+_MOST_LOTS = 10**15
+_MINUTE_S = 60.0
+_CUT = "risk.limits.max_quantity"
+
+
+class _SymbolTerms(NamedTuple):
+    may_enter: bool
+    smallest: Decimal  # value of an order at the venue
+    most: Decimal  # so large a quantity is a multiple of the lot without rounding
+    fees: FeeSchedule
+
+
+class PlainOrders:
+    """Takes the signals of an engine that it is certain of."""
+
+    def __init__(self, engine: BacktestEngine) -> None:
+        config = engine.config
+        self._engine = engine
+        self._portfolio, self._manager, self._clock = (
+            engine.portfolio,
+            engine.manager,
+            engine.clock,
+        )
+        self._limits = limits = config.limits.exact
+        self._kept_after_fall = 1 - limits.exit_margin
+        self._max_exposure, self._max_symbol = (
+            float(limits.max_exposure),
+            float(limits.max_symbol_exposure),
+        )
+        self._daily_loss = float(limits.daily_loss)
+        self._terms = PlainTerms(config, engine.portfolio.instruments)
+        self._symbols: dict[str, _SymbolTerms] = {}
+        self._sources: dict[str, LogSource] = {}
+        self._cost: tuple[object, float] = None, 0.0  # of these positions, at their average prices
+        self._is_late = config.paper.latency_ms >= MIN_LATENCY_MS
+        self.is_on = (
+            has_plain_fills(config)
+            and not config.instances
+            and not limits.short_selling
+            and not engine.portfolio.positions
+        )
+
+    def take(self, run: StrategyRun, returned: Sequence[Instruction]) -> bool:
+        """Send the order of a single signal, if it is certain; return whether it is."""
+        signal = returned[0]
+        if not self.is_on or len(returned) > 1 or type(signal) is not Signal:
+            return False
+        if not self._try_send(run, signal):
+            return False
+        run.signals += 1
+        self._engine.signals.report(run.key, signal, "")
+        return True
+
+    def _try_send(self, run: StrategyRun, signal: Signal) -> bool:
+        manager, at, symbol = self._manager, signal.at, signal.symbol
+        if (
+            at != self._clock.at
+            or not 0 < at < LATEST_S
+            or manager.next_deadline <= at
+            or symbol in manager.sent
+            or symbol in manager.open
+            or at - manager.signalled.get(symbol, -1.0) <= SAME_TIME_S
+            or run.key in self._engine.updates.takers
+            or not _is_plain(signal)
+        ):
+            return False
+        place, tick = self._clock.place, self._portfolio.last_tick(symbol)
+        if tick is None or not (
+            place is Place.BAR_CLOSE or (place is Place.TICK and self._is_late)
+        ):
+            return False
+        position = self._portfolio.position(symbol)
+        if position is None:
+            return self._enter(run, signal, tick)
+        return self._exit(run, signal, tick, position)
+
+    def _exit(self, run: StrategyRun, signal: Signal, tick: Tick, position: Position) -> bool:
+        """Sell a position."""
+        portfolio, symbol, bid = self._portfolio, signal.symbol, tick.bid
+        quantity = position.quantity
+        if (
+            signal.intent_type is not IntentType.EXIT_SIGNAL
+            or signal.side is not Side.SELL
+            or not 0 < bid < _INFINITE
+            or quantity <= 0
+            or portfolio.cash <= 0
+            or portfolio.owners.get(symbol, run.key) != run.key
+            or exact_decimal(bid) * quantity < self._terms_of(symbol).smallest
+        ):
+            return False
+        if self._clock.place is not Place.TICK and not portfolio.equity.is_finite():
+            return False
+        self._manager.send(self._source_of(run), symbol, False, quantity, bid, None, signal.reason)
+        return True
+
+    def _enter(self, run: StrategyRun, signal: Signal, tick: Tick) -> bool:
+        """Buy a symbol of which nothing is held."""
+        engine, manager, portfolio, limits = (
+            self._engine,
+            self._manager,
+            self._portfolio,
+            self._limits,
+        )
+        symbol, at, ask, times = signal.symbol, signal.at, tick.ask, manager.order_times
+        waiting = len(manager.sent) + len(manager.open)
+        terms = self._terms_of(symbol)
+        if (
+            signal.intent_type is not IntentType.ENTRY
+            or signal.side is not Side.BUY
+            or not (0 < ask < _INFINITE and terms.may_enter)
+            or not 0 <= (self._clock.at - tick.at) * 1000 <= limits.max_price_age_ms
+            or engine.safety is not SafetyState.NORMAL
+            or symbol in portfolio.owners
+            or len(portfolio.positions) + waiting >= limits.max_open_symbols
+            or len(times) >= limits.orders_per_day
+            or (
+                len(times) >= limits.orders_per_minute
+                and times[-limits.orders_per_minute] + _MINUTE_S > at
+            )
+        ):
+            return False
+        price = exact_decimal(ask)
+        quantity, is_cut = self._terms.entry(symbol, price)
+        if not 0 < quantity <= terms.most:
+            return False
+        amount = quantity * price
+        cash = amount + terms.fees.of(Side.BUY, amount)
+        if (
+            amount < limits.min_order_value
+            or amount * self._kept_after_fall < terms.smallest
+            or amount > limits.max_order_value
+            or amount > portfolio.cash
+            or cash > manager.free_cash
+            or not self._fits(float(amount))
+        ):
+            return False
+        if is_cut:
+            engine.cuts[_CUT] += 1
+        self._manager.send(self._source_of(run), symbol, True, quantity, ask, cash, signal.reason)
+        return True
+
+    def _fits(self, value: float) -> bool:
+        """Return whether the exposure and the loss of the day certainly allow an entry."""
+        manager, portfolio = self._manager, self._portfolio
+        equity, held = portfolio.floats()
+        cost, (cash, _, realised) = self._cost_of(portfolio.positions), manager.money
+        waiting = self._waiting() if manager.sent or manager.open else 0.0
+        slack = 1e-9 * (1 + abs(cash) + abs(realised) + held + cost + waiting + value)
+        equity -= slack
+        return (
+            held + waiting + value + slack < equity * self._max_exposure
+            and value + slack < equity * self._max_symbol
+            and realised + held - cost - slack > -equity * self._daily_loss
+        )
+
+    def _cost_of(self, positions: object) -> float:
+        """Return what the positions were bought for, without fees."""
+        known, cost = self._cost
+        if known is not positions:
+            held = self._portfolio.positions.values()
+            cost = sum(float(each.quantity) * float(each.average_price) for each in held)
+            self._cost = positions, cost
+        return cost
+
+    def _waiting(self) -> float:
+        """Return the value of purchases that wait for a price."""
+        manager, last, value = self._manager, self._portfolio.last_tick, 0.0
+        for symbol, (_, is_entry, quantity, *_) in manager.sent.items():
+            tick = last(symbol)
+            if is_entry and tick is not None:
+                value += float(quantity) * tick.price
+        for symbol, orders in manager.open.items():
+            tick = last(symbol)
+            for each in orders.values():
+                if each.proposal.side is Side.BUY:
+                    price = each.proposal.price or (tick.price if tick is not None else 0.0)
+                    value += float(each.remaining) * float(price)
+        return value
+
+    def _terms_of(self, symbol: str) -> _SymbolTerms:
+        found = self._symbols.get(symbol)
+        if found is None:
+            instrument = self._portfolio.instruments[symbol]
+            most = instrument.lot * _MOST_LOTS
+            fees = self._terms.fees_of(symbol)
+            may_enter = not instrument.entry_block
+            found = _SymbolTerms(may_enter, instrument.min_order_value, most, fees)
+            self._symbols[symbol] = found
+        return found
+
+    def _source_of(self, run: StrategyRun) -> LogSource:
+        found = self._sources.get(run.key)
+        if found is None:
+            engine = self._engine
+            found = self._sources[run.key] = LogSource(
+                run.key, self._terms, engine.curve, engine.proposals, engine.config.signal_ttl_s
+            )
+        return found
+
+
+def _is_plain(signal: Signal) -> bool:
+    """Return whether it is a market order without a size, for the day."""
+    return (
+        signal.type is OrderType.MARKET
+        and signal.time_in_force is TimeInForce.DAY
+        and signal.quantity is None
+        and signal.value is None
+        and signal.share is None
+        and signal.risk is None
+        and signal.stop is None
+        and signal.target is None
+        and signal.trail is None
+        and signal.price is None
+        and signal.trigger is None
+    )
