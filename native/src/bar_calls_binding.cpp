@@ -12,7 +12,6 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -20,6 +19,7 @@
 
 #include "objects.hpp"
 #include "position_worth.hpp"
+#include "strategy_calls.hpp"
 
 namespace {
 
@@ -82,75 +82,13 @@ class BarMaker {
   std::array<double, kFields> values_{};
 };
 
-// Times as datetimes: the one before and a step, if it is a whole number of seconds.
-class Times {
- public:
-  void begin(double at, nb::object now) {
-    at_ = at;
-    now_ = std::move(now);
-  }
-
-  const nb::object& now(double at) {
-    const double step_s = at - at_;
-    at_ = at;
-    if (step_s == step_s_) return now_ = checked(PyNumber_Add(now_.ptr(), step_.ptr()));
-    now_ = make_(at, utc_);
-    if (step_s == std::trunc(step_s)) {
-      step_ = delta_(0, step_s);
-      step_s_ = step_s;
-    }
-    return now_;
-  }
-
- private:
-  double at_ = 0, step_s_ = 0;
-  nb::object now_;
-  const nb::module_ module_ = nb::module_::import_("datetime");
-  const nb::object make_ = module_.attr("datetime").attr("fromtimestamp"), delta_ = module_.attr("timedelta");
-  const nb::object utc_ = module_.attr("timezone").attr("utc");
-  nb::object step_ = delta_();
-};
-
-// Views of one play, which differ in their time and their equity. Filled again while nothing else refers to the last one.
-class Views {
- public:
-  explicit Views(nb::handle first)
-      : type_(nb::borrow(first.type())), now_(type_, "now"), equity_(type_, "equity"), equity(first.attr("equity")) {
-    constexpr const char* kRest[] = {"ticks", "positions", "account", "version", "books", "series", "orders"};
-    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = first.attr(kRest[i]);
-  }
-
-  nb::handle at(const nb::object& now) {
-    if (last_.is_valid() && Py_REFCNT(last_.ptr()) == 1) {
-      now_.set(last_, now);
-      if (!seen_.is(equity)) equity_.set(last_, seen_ = equity);
-    } else {
-      const auto& [ticks, held, account, version, books, series, orders] = rest_;
-      seen_ = equity;
-      last_ = call(type_, {now.ptr(), ticks.ptr(), held.ptr(), account.ptr(), equity.ptr(), version.ptr(), books.ptr(),
-                           series.ptr(), orders.ptr()});
-    }
-    return last_;
-  }
-
-  const nb::object& positions() const { return rest_[1]; }
-  const nb::object& account() const { return rest_[2]; }
-
- private:
-  nb::object type_;
-  qts::StructField now_, equity_;
-  std::array<nb::object, 7> rest_;
-  nb::object last_, seen_;  // and its equity
-
- public:
-  nb::object equity;
-};
-
 class BarCalls {
  public:
   BarCalls(nb::object bar, nb::object tick, nb::list symbols, nb::object timeframe, nb::dict ticks)
       : bars_(std::move(bar), std::move(timeframe)), tick_(std::move(tick)), ticks_(std::move(ticks)),
-        symbols_(objects(symbols)), worth_(symbols_), closed_(symbols_.size(), kNone), moved_(symbols_.size(), 0) {}
+        symbols_(qts::list_items(symbols)), closed_(symbols_.size(), kNone), moved_(symbols_.size(), 0) {
+    worth_.number_symbols(symbols_);
+  }
 
   // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a row per field;
   // `series`: by symbol, None or what has the `end` of the bars that came.
@@ -169,12 +107,12 @@ class BarCalls {
     closing_ = std::move(closing);
     numbers_ = std::move(numbers);
     table_ = std::move(table);
-    series_ = objects(series);
+    series_ = qts::list_items(series);
     moment_ = row_ = end_ = 0;
   }
 
   std::size_t moment() const { return moment_; }
-  std::int64_t calls() const { return calls_; }
+  std::int64_t calls() const { return count_.calls(); }
   std::size_t left() const { return end_ - row_; }
   nb::bytes points() const { return nb::bytes(points_.data(), points_.size() * sizeof(Point)); }
 
@@ -224,21 +162,21 @@ class BarCalls {
   // Plays moments before `until`. Returns what `on_bar` returned, if it is anything, within its moment; else None.
   // `first` is the view before; while only time and prices change, so do only its time and its equity.
   nb::object play(nb::handle run, nb::handle on_bar, nb::handle clock, nb::handle reprice, nb::handle first, double until) {
-    Views views(first);
+    qts::Views views(view_type_, first);
     points_.clear();
     times_.begin(nb::cast<double>(clock.attr("at")), first.attr("now"));
-    worth_.load(views.positions(), views.account().attr("cash"), ticks_);
-    Worth worth{views.equity, nb::cast<double>(nb::float_(views.equity)), 0.0};
+    worth_.load(views.positions(), views.cash(), ticks_);
+    Worth worth{views.equity(), nb::cast<double>(nb::float_(views.equity())), 0.0};
     return counted(run, clock, [&] {
       for (; moment_ < at_.size() && at_.data()[moment_] < until; leave()) {
         enter();
         if (row_ == end_) continue;
         const double at = at_.data()[moment_];
-        played_at_ = at;
+        count_.set_time(at);
         for (std::size_t row = row_; row < end_; ++row) note_close(row);
         if (worth_.has_any()) {
-          worth = value(reprice);
-          views.equity = worth.equity;
+          worth = worth_.value(reprice, [&] { write_ticks(); });
+          views.set_equity(worth.equity);
         }
         if (nb::object returned = call_each(on_bar, views.at(times_.now(at))); returned.is_valid()) return returned;
         points_.push_back({at, worth.value, worth.invested});
@@ -260,12 +198,6 @@ class BarCalls {
     double at, equity, invested;
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
-
-  static std::vector<nb::object> objects(const nb::list& list) {
-    std::vector<nb::object> found;
-    for (nb::handle each : list) found.push_back(nb::borrow(each));
-    return found;
-  }
 
   double field(Field which, std::size_t row) const { return table_.data()[which * numbers_.size() + row]; }
   std::size_t symbol(std::size_t row) const { return static_cast<std::size_t>(numbers_.data()[row]); }
@@ -290,23 +222,13 @@ class BarCalls {
     if (worth_.has_any()) worth_.set_price(which, field(kClose, row));
   }
 
-  Worth value(nb::handle reprice) {
-    if (auto found = worth_.worth()) return std::move(*found);
-    write_ticks();
-    const nb::object found = checked(PyObject_CallNoArgs(reprice.ptr()));
-    return {found[0], nb::cast<double>(found[1]), nb::cast<double>(found[2])};
-  }
-
   // Returns what ended it: anything that a call returned.
   nb::object call_each(nb::handle on_bar, nb::handle view) {
     while (row_ < end_) {
       const std::size_t which = symbol(row_);
       if (moved_[which]++ == 0) moved_since_.push_back(which);
       const nb::handle bar = next_bar();
-      ++calls_;
-      nb::object returned = qts::call_method(on_bar, bar, view);
-      if (qts::is_true(returned)) return returned;
-      ++returned_;
+      if (nb::object returned = count_.call(on_bar, bar, view); returned.is_valid()) return returned;
     }
     return nb::object();
   }
@@ -314,31 +236,16 @@ class BarCalls {
   // Runs `work`, and writes what it changed also where it raises.
   template <class Work>
   nb::object counted(nb::handle run, nb::handle clock, Work work) {
-    const std::int64_t calls = calls_;
-    returned_ = 0;
-    played_at_ = NAN;
-    const auto write = [&] {
+    count_.begin();
+    return qts::and_then(work, [&] {
       write_ticks();
       write_ends();
-      if (clock.is_valid() && !std::isnan(played_at_)) set(clock, at_name_, number(played_at_));
-      const auto before = nb::cast<std::int64_t>(get(run, calls_name_));
-      set(run, calls_name_, nb::int_(before + calls_ - calls));
-      if (returned_ == 0) return;
-      set(run, returned_name_, nb::int_(before + returned_));
-      set(run, errors_name_, zero_);
-    };
-    try {
-      nb::object found = work();
-      write();
-      return found;
-    } catch (...) {
-      write();
-      throw;
-    }
+      count_.write(run, clock);
+    });
   }
 
   BarMaker bars_;
-  Times times_;
+  qts::Times times_;
   nb::object tick_;
   nb::dict ticks_;
   std::vector<nb::object> symbols_, series_;
@@ -347,14 +254,13 @@ class BarCalls {
   std::vector<std::int64_t> moved_;                 // bars since the end of a series was written
   std::vector<std::size_t> moved_since_;
   std::vector<Point> points_;
-  std::int64_t calls_ = 0, returned_ = 0;  // since the start, and of the current play
-  double played_at_ = NAN;
+  qts::CallCount count_;
+  qts::ViewType view_type_;
   Column<double> at_;
   Column<std::int64_t> closing_, numbers_;
   Table table_;
   std::size_t moment_ = 0, row_ = 0, end_ = 0;  // the current moment, and its rows that are left
-  const nb::object calls_name_ = name("calls"), returned_name_ = name("returned"), errors_name_ = name("errors_in_a_row");
-  const nb::object at_name_ = name("at"), end_name_ = name("end"), zero_ = nb::int_(0);
+  const nb::object end_name_ = name("end");
 };
 
 }  // namespace

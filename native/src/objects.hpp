@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "bindings.hpp"
 
@@ -23,6 +24,12 @@ inline nb::object get(nb::handle object, nb::handle attribute) {
 
 inline void set(nb::handle object, nb::handle attribute, nb::handle value) {
   if (PyObject_SetAttr(object.ptr(), attribute.ptr(), value.ptr()) != 0) throw nb::python_error();
+}
+
+inline std::vector<nb::object> list_items(const nb::list& list) {
+  std::vector<nb::object> found;
+  for (nb::handle each : list) found.push_back(nb::borrow(each));
+  return found;
 }
 
 template <std::size_t N>

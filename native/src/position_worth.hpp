@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "objects.hpp"
@@ -20,8 +21,10 @@ struct Worth {
 // One thread uses it, with the GIL. Positions of symbols that have a number may change their price.
 class PositionWorth {
  public:
-  explicit PositionWorth(const std::vector<nb::object>& symbols) : held_(symbols.size()) {
-    for (std::size_t i = 0; i < symbols.size(); ++i) numbers_[symbols[i]] = nb::int_(i);
+  // Numbers the symbols; there may be more than before.
+  void number_symbols(const std::vector<nb::object>& symbols) {
+    for (std::size_t i = held_.size(); i < symbols.size(); ++i) numbers_[symbols[i]] = nb::int_(i);
+    held_.resize(symbols.size());
   }
 
   bool has_any() const { return has_any_; }
@@ -48,8 +51,17 @@ class PositionWorth {
     is_exact_ = put(held, price);
   }
 
-  // None: Python has to compute it.
-  std::optional<Worth> worth() {
+  // The equity at these prices. Where it is not exact, `reprice` computes it after `write_ticks`.
+  template <class Write>
+  Worth value(nb::handle reprice, Write write_ticks) {
+    if (auto found = exact()) return std::move(*found);
+    write_ticks();
+    const nb::object found = checked(PyObject_CallNoArgs(reprice.ptr()));
+    return {found[0], nb::cast<double>(found[1]), nb::cast<double>(found[2])};
+  }
+
+ private:
+  std::optional<Worth> exact() {
     if (!is_exact_) return std::nullopt;
     const auto invested = sum_.total();
     const auto equity = invested ? add(cash_, *invested) : std::nullopt;
@@ -57,7 +69,6 @@ class PositionWorth {
     return Worth{decimal_of(*equity), nearest(*equity), nearest(*invested)};
   }
 
- private:
   struct Held {
     nb::object position;  // whose quantity this is
     std::optional<ExactDecimal> quantity;

@@ -85,7 +85,7 @@ class BarTapePlayer:
         engine.clock.place = Place.BAR_CLOSE
         self._only = self._only_run()
         if self._only is not None:
-            self._only.use_core(self._calls)
+            self._only.use_core(self._calls, self._calls.write_ends)
             engine.portfolio.show_ticks(PlayedTicks(ticks, self._calls.write_ticks))
         self._warm_up()
 
