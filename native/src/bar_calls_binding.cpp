@@ -2,18 +2,34 @@
 //
 //   closes, bars   the next ticks and bars, for moments at which Python handles everything
 //   play           moments at which nothing waits for a price or a time: prices, on_bar, a point of the equity curve
+//   play_rest      calls of on_bar with the bars of the moment that are left
+//
+// What nobody sees while it plays is written when that ends: counts of calls, the clock, points. Last ticks and the ends
+// of series are written earlier when a strategy reads them. A bar and a view that nothing refers to after a call are
+// filled again for the next one; what a strategy keeps never changes.
 //
 // One thread uses it, with the GIL.
 #include <nanobind/ndarray.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "bindings.hpp"
+#include "objects.hpp"
+#include "position_worth.hpp"
+#include "strategy_calls.hpp"
 
 namespace {
+
+using qts::call;
+using qts::checked;
+using qts::get;
+using qts::name;
+using qts::number;
+using qts::set;
+using qts::Worth;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -23,46 +39,60 @@ using Table = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::c
 enum Field : std::size_t { kAt, kOpen, kHigh, kLow, kClose, kVolume, kValue, kFields };
 constexpr double kQuarters = 4;  // of its volume: open, worse, better, close
 
-nb::object checked(PyObject* result) {
-  if (result == nullptr) throw nb::python_error();
-  return nb::steal(result);
-}
+// Bars as named tuples. Numbers that are as in the bar before are not made again.
+class BarMaker {
+ public:
+  BarMaker(nb::object type, nb::object timeframe) : type_(std::move(type)), timeframe_(std::move(timeframe)) {
+    auto* const found = reinterpret_cast<PyTypeObject*>(type_.ptr());
+    if (!PyType_Check(type_.ptr()) || !PyType_IsSubtype(found, &PyTuple_Type)) throw nb::type_error("Bar is no tuple");
+    allocate_ = reinterpret_cast<allocfunc>(PyType_GetSlot(found, Py_tp_alloc));
+  }
 
-nb::object number(double value) { return checked(PyFloat_FromDouble(value)); }
+  // Fills the last bar again if nothing refers to it.
+  nb::handle make(nb::handle symbol, const std::array<double, kFields>& fields) {
+    const bool is_free = kIsRefillable && last_.is_valid() && Py_REFCNT(last_.ptr()) == 1;
+    if (!is_free) {
+      last_ = checked(allocate_(reinterpret_cast<PyTypeObject*>(type_.ptr()), 2 + kFields));
+      put(1, timeframe_);
+    }
+    if (!is_free || !symbol_.is(symbol)) put(0, symbol_ = nb::borrow(symbol));
+    for (std::size_t i = 0; i < kFields; ++i) {
+      const bool is_same = numbers_[i].is_valid() && qts::same_bits(fields[i], values_[i]);
+      if (is_free && is_same) continue;
+      if (!is_same) {
+        numbers_[i] = number(fields[i]);
+        values_[i] = fields[i];
+      }
+      put(2 + i, numbers_[i]);
+    }
+    return last_;
+  }
 
-template <std::size_t N>
-nb::object call(nb::handle callable, PyObject* const (&arguments)[N]) {
-  return checked(PyObject_Vectorcall(callable.ptr(), arguments, N, nullptr));
-}
+ private:
+  // From 3.14 on, a tuple keeps its hash.
+  static constexpr bool kIsRefillable = PY_VERSION_HEX < 0x030E0000;
 
-nb::object name(const char* text) { return checked(PyUnicode_InternFromString(text)); }
+  void put(std::size_t place, nb::object item) {
+    PyTuple_SetItem(last_.ptr(), static_cast<Py_ssize_t>(place), item.release().ptr());
+  }
 
-void set(nb::handle object, nb::handle attribute, nb::handle value) {
-  if (PyObject_SetAttr(object.ptr(), attribute.ptr(), value.ptr()) != 0) throw nb::python_error();
-}
-
-// The equity, and as floats it and the value of the positions in it.
-struct Worth {
-  nb::object equity, value, invested;
+  nb::object type_, timeframe_, last_, symbol_;
+  allocfunc allocate_ = nullptr;
+  std::array<nb::object, kFields> numbers_;
+  std::array<double, kFields> values_{};
 };
-
-Worth value_of(nb::handle worth) {
-  const nb::object found = checked(PyObject_CallNoArgs(worth.ptr()));
-  return {found[0], found[1], found[2]};
-}
 
 class BarCalls {
  public:
-  BarCalls(nb::object bar, nb::object tick, nb::object point, nb::list symbols, nb::object timeframe)
-      : bar_(std::move(bar)), tick_(std::move(tick)), point_(std::move(point)), timeframe_(std::move(timeframe)) {
-    for (nb::handle symbol : symbols) symbols_.push_back(nb::borrow(symbol));
-    auto* type = reinterpret_cast<PyTypeObject*>(bar_.ptr());
-    if (!PyType_Check(bar_.ptr()) || !PyType_IsSubtype(type, &PyTuple_Type)) throw nb::type_error("Bar is no tuple");
-    allocate_ = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  BarCalls(nb::object bar, nb::object tick, nb::list symbols, nb::object timeframe, nb::dict ticks)
+      : bars_(std::move(bar), std::move(timeframe)), tick_(std::move(tick)), ticks_(std::move(ticks)),
+        symbols_(qts::list_items(symbols)), closed_(symbols_.size(), kNone), moved_(symbols_.size(), 0) {
+    worth_.number_symbols(symbols_);
   }
 
-  // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a row per field.
-  void begin(Column<double> at, Column<std::int64_t> closing, Column<std::int64_t> numbers, Table table) {
+  // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a row per field;
+  // `series`: by symbol, None or what has the `end` of the bars that came.
+  void begin(Column<double> at, Column<std::int64_t> closing, Column<std::int64_t> numbers, Table table, nb::list series) {
     if (at.size() != closing.size() || table.shape(0) != kFields || table.shape(1) != numbers.size())
       throw nb::value_error("columns of different lengths");
     std::int64_t rows = 0;
@@ -71,14 +101,20 @@ class BarCalls {
     for (std::size_t i = 0; i < numbers.size(); ++i)
       if (numbers.data()[i] < 0 || static_cast<std::size_t>(numbers.data()[i]) >= symbols_.size())
         throw nb::index_error("no such symbol");
+    write_ticks();
+    write_ends();
     at_ = std::move(at);
     closing_ = std::move(closing);
     numbers_ = std::move(numbers);
     table_ = std::move(table);
+    series_ = qts::list_items(series);
     moment_ = row_ = end_ = 0;
   }
 
   std::size_t moment() const { return moment_; }
+  std::int64_t calls() const { return count_.calls(); }
+  std::size_t left() const { return end_ - row_; }
+  nb::bytes points() const { return nb::bytes(points_.data(), points_.size() * sizeof(Point)); }
 
   // Begins the moment: its rows are those of `closes` and `bars`.
   void enter() {
@@ -104,93 +140,150 @@ class BarCalls {
     return made;
   }
 
+  // Makes ticks of the closes since the last call.
+  void write_ticks() {
+    for (const std::size_t each : closed_since_) {
+      const nb::object tick = close(closed_[each]);
+      if (PyDict_SetItem(ticks_.ptr(), symbols_[each].ptr(), tick.ptr()) != 0) throw nb::python_error();
+      closed_[each] = kNone;
+    }
+    closed_since_.clear();
+  }
+
+  // Moves the ends of series by the bars since the last call.
+  void write_ends() {
+    for (const std::size_t each : moved_since_) {
+      set(series_[each], end_name_, nb::int_(nb::cast<std::int64_t>(get(series_[each], end_name_)) + moved_[each]));
+      moved_[each] = 0;
+    }
+    moved_since_.clear();
+  }
+
   // Plays moments before `until`. Returns what `on_bar` returned, if it is anything, within its moment; else None.
   // `first` is the view before; while only time and prices change, so do only its time and its equity.
-  nb::object play(nb::handle run, nb::handle on_bar, nb::list series, nb::dict ticks, nb::handle clock, nb::handle worth,
-                  nb::handle first, nb::list points, double until) {
-    const nb::object make_view = nb::borrow(first.type()), now = clock.attr("now"), held = first.attr("positions");
-    const nb::object latest = first.attr("ticks"), account = first.attr("account"), version = first.attr("version");
-    const nb::object books = first.attr("books"), bars_of = first.attr("series"), orders = first.attr("orders");
-    const bool has_positions = nb::len(held) > 0;
-    Worth money = value_of(worth);
-    std::int64_t calls = nb::cast<std::int64_t>(run.attr(calls_name_));
-    for (; moment_ < at_.size() && at_.data()[moment_] < until; leave()) {
-      enter();
-      if (row_ == end_) continue;
-      const nb::object at = number(at_.data()[moment_]);
-      set(clock, at_name_, at);
-      for (std::size_t row = row_; row < end_; ++row) {
-        const nb::object tick = close(row);
-        if (PyDict_SetItem(ticks.ptr(), symbol(row).ptr(), tick.ptr()) != 0) throw nb::python_error();
+  nb::object play(nb::handle run, nb::handle on_bar, nb::handle clock, nb::handle reprice, nb::handle first, double until) {
+    qts::Views views(view_type_, first);
+    points_.clear();
+    times_.begin(nb::cast<double>(clock.attr("at")), first.attr("now"));
+    worth_.load(views.positions(), views.cash(), ticks_);
+    Worth worth{views.equity(), nb::cast<double>(nb::float_(views.equity())), 0.0};
+    return counted(run, clock, [&] {
+      for (; moment_ < at_.size() && at_.data()[moment_] < until; leave()) {
+        enter();
+        if (row_ == end_) continue;
+        const double at = at_.data()[moment_];
+        count_.set_time(at);
+        for (std::size_t row = row_; row < end_; ++row) note_close(row);
+        if (worth_.has_any()) {
+          worth = worth_.value(reprice, [&] { write_ticks(); });
+          views.set_equity(worth.equity);
+        }
+        if (nb::object returned = call_each(on_bar, views.at(times_.now(at))); returned.is_valid()) return returned;
+        points_.push_back({at, worth.value, worth.invested});
       }
-      if (has_positions) money = value_of(worth);
-      const nb::object time = checked(PyObject_CallNoArgs(now.ptr()));
-      const nb::object view = call(make_view, {time.ptr(), latest.ptr(), held.ptr(), account.ptr(), money.equity.ptr(),
-                                               version.ptr(), books.ptr(), bars_of.ptr(), orders.ptr()});
-      while (row_ < end_) {
-        const nb::object entry = nb::borrow(series[static_cast<std::size_t>(numbers_.data()[row_])]);
-        set(entry, end_name_, nb::int_(nb::cast<std::int64_t>(entry.attr(end_name_)) + 1));
-        const nb::object bar = next_bar();
-        const nb::int_ count(++calls);
-        set(run, calls_name_, count);
-        const nb::object returned = call(on_bar, {bar.ptr(), view.ptr()});
-        const int is_any = PyObject_IsTrue(returned.ptr());
-        if (is_any < 0) throw nb::python_error();
-        if (is_any != 0) return returned;
-        set(run, returned_name_, count);
-        set(run, errors_name_, zero_);
-      }
-      points.append(call(point_, {at.ptr(), money.value.ptr(), money.invested.ptr()}));
-    }
-    return nb::none();
+      return nb::object(nb::none());
+    });
+  }
+
+  // Calls `on_bar` with the bars of the moment that are left. Returns what it returned, if it is anything; else None.
+  nb::object play_rest(nb::handle run, nb::handle on_bar, nb::handle view) {
+    return counted(run, nb::handle(), [&] {
+      nb::object returned = call_each(on_bar, view);
+      return returned.is_valid() ? returned : nb::object(nb::none());
+    });
   }
 
  private:
+  struct Point {
+    double at, equity, invested;
+  };
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
   double field(Field which, std::size_t row) const { return table_.data()[which * numbers_.size() + row]; }
-  const nb::object& symbol(std::size_t row) const { return symbols_[static_cast<std::size_t>(numbers_.data()[row])]; }
+  std::size_t symbol(std::size_t row) const { return static_cast<std::size_t>(numbers_.data()[row]); }
 
   nb::object close(std::size_t row) const {
     const nb::object price = number(field(kClose, row)), volume = number(field(kVolume, row) / kQuarters);
     const nb::object at = number(field(kAt, row));
-    return call(tick_, {symbol(row).ptr(), price.ptr(), volume.ptr(), price.ptr(), price.ptr(), at.ptr()});
+    return call(tick_, {symbols_[symbol(row)].ptr(), price.ptr(), volume.ptr(), price.ptr(), price.ptr(), at.ptr()});
   }
 
-  nb::object next_bar() {
+  nb::handle next_bar() {
+    std::array<double, kFields> fields;
     const std::size_t row = row_++;
-    nb::object made = checked(allocate_(reinterpret_cast<PyTypeObject*>(bar_.ptr()), 2 + kFields));
-    PyTuple_SetItem(made.ptr(), 0, nb::object(symbol(row)).release().ptr());
-    PyTuple_SetItem(made.ptr(), 1, nb::object(timeframe_).release().ptr());
-    for (std::size_t i = 0; i < kFields; ++i)
-      PyTuple_SetItem(made.ptr(), static_cast<Py_ssize_t>(2 + i), number(field(static_cast<Field>(i), row)).release().ptr());
-    return made;
+    for (std::size_t i = 0; i < kFields; ++i) fields[i] = field(static_cast<Field>(i), row);
+    return bars_.make(symbols_[symbol(row)], fields);
   }
 
-  nb::object bar_, tick_, point_, timeframe_;
-  std::vector<nb::object> symbols_;
-  allocfunc allocate_ = nullptr;
+  void note_close(std::size_t row) {
+    const std::size_t which = symbol(row);
+    if (closed_[which] == kNone) closed_since_.push_back(which);
+    closed_[which] = row;
+    if (worth_.has_any()) worth_.set_price(which, field(kClose, row));
+  }
+
+  // Returns what ended it: anything that a call returned.
+  nb::object call_each(nb::handle on_bar, nb::handle view) {
+    while (row_ < end_) {
+      const std::size_t which = symbol(row_);
+      if (moved_[which]++ == 0) moved_since_.push_back(which);
+      const nb::handle bar = next_bar();
+      if (nb::object returned = count_.call(on_bar, bar, view); returned.is_valid()) return returned;
+    }
+    return nb::object();
+  }
+
+  // Runs `work`, and writes what it changed also where it raises.
+  template <class Work>
+  nb::object counted(nb::handle run, nb::handle clock, Work work) {
+    count_.begin();
+    return qts::and_then(work, [&] {
+      write_ticks();
+      write_ends();
+      count_.write(run, clock);
+    });
+  }
+
+  BarMaker bars_;
+  qts::Times times_;
+  nb::object tick_;
+  nb::dict ticks_;
+  std::vector<nb::object> symbols_, series_;
+  qts::PositionWorth worth_;
+  std::vector<std::size_t> closed_, closed_since_;  // rows of the last closes; symbols whose ticks are to be made
+  std::vector<std::int64_t> moved_;                 // bars since the end of a series was written
+  std::vector<std::size_t> moved_since_;
+  std::vector<Point> points_;
+  qts::CallCount count_;
+  qts::ViewType view_type_;
   Column<double> at_;
   Column<std::int64_t> closing_, numbers_;
   Table table_;
   std::size_t moment_ = 0, row_ = 0, end_ = 0;  // the current moment, and its rows that are left
-  const nb::object calls_name_ = name("calls"), returned_name_ = name("returned"), errors_name_ = name("errors_in_a_row");
-  const nb::object at_name_ = name("at"), end_name_ = name("end"), zero_ = nb::int_(0);
+  const nb::object end_name_ = name("end");
 };
 
 }  // namespace
 
 void bind_bar_calls(nb::module_& m) {
   nb::class_<BarCalls>(m, "BarCalls", "Bars of a tape as Python objects, and calls of a strategy with them. Not thread-safe.")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::list, nb::object>(), "bar"_a, "tick"_a, "point"_a, "symbols"_a,
-           "timeframe"_a, "Make `bar`, `tick` and `point` objects: a named tuple and two types.")
-      .def("begin", &BarCalls::begin, "at"_a, "closing"_a, "numbers"_a, "table"_a,
-           "Begin a part: its times, how many bars close at each, and the symbols and fields of these bars.")
+      .def(nb::init<nb::object, nb::object, nb::list, nb::object, nb::dict>(), "bar"_a, "tick"_a, "symbols"_a, "timeframe"_a,
+           "ticks"_a, "Make `bar` and `tick` objects, of a named tuple and a type; `ticks` has the last tick of every symbol.")
+      .def("begin", &BarCalls::begin, "at"_a, "closing"_a, "numbers"_a, "table"_a, "series"_a,
+           "Begin a part: its times, how many bars close at each, the symbols and fields of these bars, and the series.")
       .def_prop_ro("moment", &BarCalls::moment, "The number of the current time of the part.")
+      .def_prop_ro("left", &BarCalls::left, "How many bars of the moment are left.")
+      .def_prop_ro("calls", &BarCalls::calls, "How often it has called a strategy, with the current call.")
+      .def_prop_ro("points", &BarCalls::points, "Time, equity and invested part at each moment of the last play, as doubles.")
       .def("enter", &BarCalls::enter, "Begin the current moment.")
       .def("leave", &BarCalls::leave, "End the current moment; the next one is current.")
       .def("closes", &BarCalls::closes, "Return the closes of the moment as ticks.")
       .def("bars", &BarCalls::bars, "Return the bars of the moment that are left.")
-      .def("play", &BarCalls::play, "run"_a, "on_bar"_a, "series"_a, "ticks"_a, "clock"_a, "worth"_a, "view"_a, "points"_a,
-           "until"_a,
+      .def("write_ticks", &BarCalls::write_ticks, "Bring `ticks` up to date.")
+      .def("write_ends", &BarCalls::write_ends, "Bring the ends of the series up to date.")
+      .def("play", &BarCalls::play, "run"_a, "on_bar"_a, "clock"_a, "reprice"_a, "view"_a, "until"_a,
            "Call `on_bar` with each bar that closes before `until`, with prices before and a point after each moment.\n\n"
-           "A call that returns anything ends it inside its moment, and so does one that raises. None: no bars are left.");
+           "A call that returns anything ends it inside its moment, and so does one that raises. None: no bars are left.")
+      .def("play_rest", &BarCalls::play_rest, "run"_a, "on_bar"_a, "view"_a,
+           "Call `on_bar` with the bars of the moment that are left, up to a call that returns anything or raises.");
 }

@@ -13,3 +13,4 @@ void bind_market(nb::module_& m);
 void bind_router(nb::module_& m);
 void bind_shared(nb::module_& m);
 void bind_stops(nb::module_& m);
+void bind_tick_calls(nb::module_& m);

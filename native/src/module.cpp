@@ -162,6 +162,7 @@ NB_MODULE(_native, m) {
   bind_clock(m);
   bind_stops(m);
   bind_bar_calls(m);
+  bind_tick_calls(m);
   bind_lanes(m);
   bind_market(m);
   bind_router(m);

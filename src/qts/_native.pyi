@@ -1,6 +1,6 @@
 """The C++ core of QTS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, overload
 
 import numpy as np
@@ -62,7 +62,12 @@ class BarCalls:
     """Bars of a tape as Python objects, and calls of a strategy with them. Not thread-safe."""
 
     def __init__(
-        self, bar: type[Any], tick: type[Any], point: type[Any], symbols: list[str], timeframe: str
+        self,
+        bar: type[Any],
+        tick: type[Any],
+        symbols: list[str],
+        timeframe: str,
+        ticks: dict[str, Any],
     ) -> None: ...
     def begin(
         self,
@@ -70,23 +75,74 @@ class BarCalls:
         closing: NDArray[np.int64],
         numbers: NDArray[np.int64],
         table: NDArray[np.float64],
+        series: list[Any],
     ) -> None: ...
     @property
     def moment(self) -> int: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def points(self) -> bytes: ...
     def enter(self) -> None: ...
     def leave(self) -> None: ...
     def closes(self) -> list[Any]: ...
     def bars(self) -> list[Any]: ...
+    def write_ticks(self) -> None: ...
+    def write_ends(self) -> None: ...
     def play(
         self,
         run: Any,
         on_bar: Callable[..., Any],
-        series: list[Any],
-        ticks: dict[str, Any],
         clock: Any,
-        worth: Callable[[], tuple[Any, float, float]],
+        reprice: Callable[[], tuple[Any, float, float]],
         view: Any,
-        points: list[Any],
+        until: float,
+    ) -> Any: ...
+    def play_rest(self, run: Any, on_bar: Callable[..., Any], view: Any) -> Any: ...
+
+class TickCalls:
+    """Ticks of a chunk as Python objects, and calls of a strategy with them. Not thread-safe."""
+
+    def __init__(self, tick: type[Any], ticks: dict[str, Any]) -> None: ...
+    def begin(
+        self,
+        symbol: NDArray[np.int32],
+        price: NDArray[np.float64],
+        volume: NDArray[np.float64],
+        bid: NDArray[np.float64],
+        ask: NDArray[np.float64],
+        at: NDArray[np.float64],
+        symbols: list[str],
+    ) -> None: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def symbol(self) -> str: ...
+    def take(self) -> Any: ...
+    def write_ticks(self) -> None: ...
+    def play_prices(
+        self,
+        run: Any,
+        on_price: Callable[..., Any],
+        clock: Any,
+        watched: set[str],
+        positions: Mapping[str, Any],
+        until: float,
+    ) -> Any: ...
+    def play_ticks(
+        self,
+        run: Any,
+        on_tick: Callable[..., Any],
+        clock: Any,
+        watched: set[str],
+        reprice: Callable[[], tuple[Any, float, float]],
+        view: Any,
         until: float,
     ) -> Any: ...
 

@@ -34,6 +34,7 @@ MAY_IMPORT_INNER_MODULES = {"app"}
 # The files that may import the C++ core.
 NATIVE_USERS = {
     "backtest/bar_tape_player.py",
+    "backtest/tick_players.py",
     "cli/doctor.py",
     "events/lanes.py",
     "events/process/protocol.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
@@ -14,12 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import qts.backtest.bar_tape as bar_tapes
-from qts._native import BarCalls
 from qts.backtest import BacktestConfig, BarTape, run_backtest
-from qts.backtest.bar_tape import FIELDS
 from qts.backtest.bar_tape_player import BarTapePlayer
 from qts.backtest.order_updates import OrderUpdates
-from qts.backtest.performance import EquityPoint
 from qts.backtest.portfolio import BacktestPortfolio
 from qts.backtest.strategy_run import StrategyRun
 from qts.domain import Bar, Fill, Tick, Timeframe
@@ -59,7 +57,7 @@ class OnBars(RandomOrders, key="random_orders"):
         held = view.positions.items()
         prices = {symbol: Decimal(str(view.ticks[symbol].price)) for symbol, _ in held}
         value = sum((prices[symbol] * each.quantity for symbol, each in held), Decimal(0))
-        assert view.equity == view.account.cash + value
+        assert str(view.equity) == str(view.account.cash + value)
         return super().on_bar(bar, view)
 
 
@@ -105,6 +103,42 @@ class QuietWithTimer(MostlyQuiet, key="random_orders"):
     timer_s = 100.0
 
 
+class Keeps(WithoutTimer, key="random_orders"):
+    """Reads views now and then, and keeps some of them, and bars, which stay as they were."""
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self.kept: list[tuple[Any, str]] = []
+
+    def on_bar(self, bar: Bar, view: View) -> Iterable[Instruction]:
+        match self.random.randrange(16):
+            case 0:
+                read = [view.bars(symbol, "1m", 4).tolist() for symbol in SYMBOLS]
+                self.seen.append((bar.at, read))
+            case 1:
+                ticks = {name: (tick.price, tick.at) for name, tick in view.ticks.items()}
+                self.seen.append((view.now, ticks, len(view.ticks)))
+            case 2 | 3:
+                self.kept.append((view, shown(view)))
+            case 4 | 5:
+                self.kept.append((bar, shown(bar)))
+            case 6:
+                self.kept.append((deepcopy(view), shown(view)))
+            case 7:
+                self.seen.append((str(view.equity), view.orders, dict(view.positions)))
+                return self.decide(view)
+            case 8:
+                raise ValueError(bar.symbol)
+        return ()
+
+
+def shown(kept: View | Bar) -> str:
+    """Return what of a view or a bar stays as it is; ticks and bars of a view are the latest."""
+    if isinstance(kept, Bar):
+        return repr(kept)
+    return repr((kept.now, kept.equity, kept.positions, kept.account, kept.orders))
+
+
 class WithLongerBars(OnBars, key="random_orders"):
     timeframes = ("1m", "5m", "1d")
 
@@ -124,7 +158,7 @@ class WithIndicators(OnBars, key="random_orders"):
         return super().decide(view)
 
 
-FAULTY = (MostlyQuiet, QuietWithTimer)
+FAULTY = (MostlyQuiet, QuietWithTimer, Keeps)
 KINDS = (OnBars, WithoutTimer, WithFills, WithTicks, WithLongerBars, WithIndicators, *FAULTY)
 
 
@@ -145,8 +179,10 @@ def run(kinds: Sequence[type[OnBars]], seed: int, config: Any, events: int) -> A
         strategies.append(kind.from_params(name=f"{kind.__name__}{number}"))
     with patch.object(bar_tapes, "EVENTS", events):
         result = run_backtest(strategies, made_tape(seed), config)
-    for kind, each in zip(kinds, result.strategies, strict=True):
+    for kind, each, strategy in zip(kinds, result.strategies, strategies, strict=True):
         assert kind in FAULTY or not each.errors
+        if isinstance(strategy, Keeps):
+            assert all(shown(kept) == before for kept, before in strategy.kept)
     return outcome(result), result.strategies, [each.seen for each in strategies]
 
 
@@ -179,11 +215,15 @@ def run_every_bar(kinds: Sequence[type[OnBars]], seed: int, config: Any) -> Any:
         for bar in bars:
             self._engine.on_bar(run, bar, (), at)
 
+    def rest(self: BarTapePlayer, run: StrategyRun, at: float) -> None:
+        calls(self, run, self._calls.bars(), at)
+
     def plays(_calls: object, *_arguments: object) -> None:
         raise AssertionError("bars were not handled one by one")
 
     with (
-        patch.multiple(BarTapePlayer, __init__=init, _open=opens, _close=closes, _on_bars=calls),
+        patch.multiple(BarTapePlayer, __init__=init, _open=opens, _close=closes),
+        patch.multiple(BarTapePlayer, _on_bars=calls, _play_rest=rest),
         patch.object(StrategyRun, "play_bars", plays),
         patch.object(BacktestPortfolio, "keep_ticks", skips),
     ):
@@ -199,6 +239,7 @@ def run_every_bar(kinds: Sequence[type[OnBars]], seed: int, config: Any) -> Any:
 )
 @example(seed=1, kinds=[MostlyQuiet], config=BacktestConfig(use_stops=False), events=60)
 @example(seed=2, kinds=[QuietWithTimer], config=BacktestConfig(use_stops=False), events=5)
+@example(seed=4, kinds=[Keeps], config=BacktestConfig(use_stops=False), events=ALL_AT_ONCE)
 @example(seed=3, kinds=[MostlyQuiet], config=BacktestConfig(), events=ALL_AT_ONCE)
 def test_quiet_bars_change_nothing(
     seed: int, kinds: list[type[OnBars]], config: Any, events: int
@@ -245,40 +286,3 @@ def test_a_strategy_of_bars_alone_is_called_by_the_core(
     with patch.object(StrategyRun, "play_bars", autospec=True, return_value=None) as play:
         run([kind], 3, None, ALL_AT_ONCE)
     assert play.called is is_called
-
-
-def test_the_core_makes_the_bars_and_ticks_of_the_rows() -> None:
-    tape = made_tape(5)
-    rows, symbols = tape.rows, tape.symbols
-    calls = BarCalls(Bar, Tick, EquityPoint, symbols, tape.timeframe)
-    table = np.stack([rows[name] for name in FIELDS])
-    numbers = rows["symbol"].astype(np.int64)
-    calls.begin(np.array([1.0, 2.0]), np.array([0, len(rows)]), numbers, table)
-    calls.enter()
-    assert calls.closes() == calls.bars() == []
-    calls.leave()
-    calls.enter()
-    closes, bars = calls.closes(), calls.bars()
-    assert len(bars) == len(closes) == len(rows)
-    for row, bar, close in zip(rows[["symbol", *FIELDS]].tolist(), bars, closes, strict=True):
-        symbol, at, volume = symbols[row[0]], row[1], row[6] / 4
-        assert type(bar) is Bar
-        assert bar == (symbol, tape.timeframe, *row[1:])
-        assert close == Tick(symbol, bar.close, volume, bar.close, bar.close, at)
-    calls.leave()
-    assert calls.moment == 2
-    with pytest.raises(IndexError, match="no moment"):
-        calls.enter()
-
-
-@pytest.mark.parametrize(
-    ("closing", "numbers", "message"),
-    [([1], [0], "different lengths"), ([1, 2], [0, 0], "other bars"), ([1, 1], [0, 1], "symbol")],
-)
-def test_the_core_refuses_columns_that_do_not_fit(
-    closing: list[int], numbers: list[int], message: str
-) -> None:
-    calls = BarCalls(Bar, Tick, EquityPoint, ["005930"], Timeframe.M1)
-    table = np.zeros((len(FIELDS), len(numbers)))
-    with pytest.raises((ValueError, IndexError), match=message):
-        calls.begin(np.zeros(2), np.array(closing), np.array(numbers), table)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from qts._native import BarCalls
 from qts.backtest.bar_tape import FIELDS, BarEvents, BarTape, Rows
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.performance import EquityPoint
-from qts.backtest.portfolio import Place
+from qts.backtest.portfolio import Place, PlayedTicks
 from qts.backtest.strategy_run import StrategyRun
 from qts.domain import Bar, RefusedError, Side, Tick, Timeframe, exact_decimal
 from qts.router import BAR, TICK, MarketPlane, bar_session
@@ -74,7 +73,8 @@ class BarTapePlayer:
         self._plain: list[tuple[StrategyRun, set[str] | None]] = []
         self._due: deque[_DueBar] = deque()  # bars with indicators, and longer ones
         self._closed: list[Tick] = []  # of the current time
-        self._calls = BarCalls(Bar, Tick, EquityPoint, tape.symbols, tape.timeframe)
+        ticks = engine.portfolio.ticks
+        self._calls = BarCalls(Bar, Tick, tape.symbols, tape.timeframe, ticks)
         self._takes_ticks = any(run.takes_ticks for run in engine.runs)
         for run in engine.runs:
             self._subscribe(run)
@@ -83,7 +83,10 @@ class BarTapePlayer:
             for plane in (self._own, self._longer)
         )
         engine.clock.place = Place.BAR_CLOSE
-        self._only, self._series = self._only_run(), list[Any]()
+        self._only = self._only_run()
+        if self._only is not None:
+            self._only.use_core(self._calls, self._calls.write_ends)
+            engine.portfolio.show_ticks(PlayedTicks(ticks, self._calls.write_ticks))
         self._warm_up()
 
     def play(self, events: BarEvents) -> int:
@@ -111,7 +114,7 @@ class BarTapePlayer:
             else:
                 engine.clock.at = at
                 engine.portfolio.keep_ticks(closes)
-            self._call_on_bars(calls.bars(), at)
+            self._call_on_bars(at)
             self._end_moment(at)
         self._open_each(moments, index)
         calls.leave()
@@ -126,16 +129,14 @@ class BarTapePlayer:
             if engine.updates.has_any:
                 break
             until = min(engine.timer_due, engine.day_ends_at)
-            points = engine.curve.points
-            found = run.play_bars(calls.play, self._series, engine.portfolio, points, until)
+            found = run.play_bars(calls, engine.portfolio, engine.curve, until)
             if found is None:
                 break
             index = calls.moment
             at = moments.at[index].item()
             engine.on_signals(run, found)
             engine.updates.handle()
-            if left := calls.bars():
-                self._on_bars(run, left, at)
+            self._play_rest(run, at)
             self._end_moment(at)
             self._open_each(moments, index)
             calls.leave()
@@ -150,9 +151,8 @@ class BarTapePlayer:
             self._due.clear()
             self._due.extend(due)
         table, numbers = np.stack([rows[name] for name in FIELDS]), rows["symbol"].astype(np.int64)
-        self._calls.begin(moments.at, moments.closing, numbers, table)
-        if self._only is not None:
-            self._series = self._only.expected_series(self._tape.symbols)
+        series = self._only.expected_series(self._tape.symbols) if self._only is not None else []
+        self._calls.begin(moments.at, moments.closing, numbers, table, series)
 
     def _expect(self, rows: Rows) -> None:
         """Let strategies have the rows of the bars that they are called with."""
@@ -258,11 +258,26 @@ class BarTapePlayer:
         inside = [each for each in found if low < each < high]
         return (max if falls else min)(inside, default=None)
 
-    def _call_on_bars(self, bars: Sequence[Bar], at: float) -> None:
+    def _call_on_bars(self, at: float) -> None:
         """Call the strategies that take bars of the tape as they are."""
+        if self._only is not None:
+            self._play_rest(self._only, at)
+            return
+        bars = self._calls.bars()
         for run, wanted in self._plain:
             chosen = bars if wanted is None else [bar for bar in bars if bar[0] in wanted]
             self._on_bars(run, chosen, at)
+
+    def _play_rest(self, run: StrategyRun, at: float) -> None:
+        """Call the only strategy with the bars of the moment that are left."""
+        engine, calls = self._engine, self._calls
+        engine.clock.at = at
+        while calls.left and run.is_ready and not engine.updates.has_any:
+            if found := run.play_rest(calls, engine.view_of(run)):
+                engine.on_signals(run, found)
+                engine.updates.handle()
+        if calls.left:
+            self._on_bars(run, calls.bars(), at)
 
     def _on_bars(self, run: StrategyRun, bars: Sequence[Bar], at: float) -> None:
         """Handle bars of a strategy that close at one time, as `engine.on_bar` does each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import statistics
+from array import array
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -124,17 +125,27 @@ class EquityCurve:
     """Points of equity, at least `interval_s` apart unless forced."""
 
     def __init__(self, interval_s: float) -> None:
-        self.points: list[EquityPoint] = []
+        self._numbers = array("d")  # time, equity and invested part of each point
         self._interval_s = interval_s
 
     @property
+    def points(self) -> list[EquityPoint]:
+        """Return the points so far, which are made now."""
+        numbers = self._numbers
+        return list(map(EquityPoint, numbers[::3], numbers[1::3], numbers[2::3]))
+
+    @property
     def next_at(self) -> float:
-        return self.points[-1].at + self._interval_s if self.points else -math.inf
+        return self._numbers[-3] + self._interval_s if self._numbers else -math.inf
 
     def add(self, at: float, account: Valued, *, force: bool = False) -> None:
         if force or at >= self.next_at:
             equity, invested = account.floats()
-            self.points.append(EquityPoint(at, equity, invested))
+            self._numbers.extend((at, equity, invested))
+
+    def add_played(self, points: bytes) -> None:
+        """Add points that the core has computed: their times, equities and invested parts."""
+        self._numbers.frombytes(points)
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):

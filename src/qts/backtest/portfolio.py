@@ -119,6 +119,7 @@ class BacktestPortfolio(Portfolio):
         self._known_worth: tuple[object, dict[float, Worth]] = None, {}
         self._views: dict[str, tuple[object, View]] = {}  # the last of a strategy, and its state
         self._latest: Mapping[str, Tick] = self._ticks
+        self._shown: Mapping[str, Tick] = self._ticks  # in the views of strategies
         self.apply_tick = self._keep_tick
         self.exits: dict[str, ExitLevels] = {}  # of the latest entry of a symbol
 
@@ -193,6 +194,11 @@ class BacktestPortfolio(Portfolio):
     def use_ticks(self, latest: Mapping[str, Tick]) -> None:
         """Read last ticks from this mapping from now on."""
         self._latest, self._worth = latest, None
+        self.show_ticks(latest)
+
+    def show_ticks(self, shown: Mapping[str, Tick]) -> None:
+        """Let strategies read last ticks from this mapping from now on."""
+        self._shown = shown
         self._views.clear()
 
     def last_tick(self, symbol: str) -> Tick | None:
@@ -228,10 +234,14 @@ class BacktestPortfolio(Portfolio):
 
     def reprice(self) -> tuple[Decimal, float, float]:
         """Return the equity after a change of `ticks`, also as a float, and the invested part."""
-        self._worth = None
+        self.forget_worth()
         worth = self.worth()
         equity, invested = worth.floats
         return worth.equity, equity, invested
+
+    def forget_worth(self) -> None:
+        """Note that `ticks` were changed elsewhere."""
+        self._worth = None
 
     def _worth_at(self, state: PortfolioState, price: float) -> Worth:
         """Return the equity with the only position at a price; 0: there is none, or at cost."""
@@ -261,7 +271,7 @@ class BacktestPortfolio(Portfolio):
             return view
         else:
             own, account, held = view.orders, view.account, view.positions
-        view = View(now, self._latest, held, account, equity, 0, _NO_BOOKS, bars, own)
+        view = View(now, self._shown, held, account, equity, 0, _NO_BOOKS, bars, own)
         self._views[strategy_key] = state, view
         return view
 
@@ -269,6 +279,43 @@ class BacktestPortfolio(Portfolio):
         if self._account is None or self._account[0] is not state:
             self._account = state, account_of(state)
         return self._account[1]
+
+
+class PlayedTicks(Mapping[str, Tick]):
+    """Last ticks that the core writes to a dict, those of the bars that it plays on a read."""
+
+    def __init__(self, ticks: dict[str, Tick], write: Callable[[], None]) -> None:
+        self._ticks = ticks
+        self._write = write
+
+    def __getitem__(self, symbol: str) -> Tick:
+        self._write()
+        return self._ticks[symbol]
+
+    def get(self, symbol: str, default: Any = None) -> Any:
+        self._write()
+        return self._ticks.get(symbol, default)
+
+    def __contains__(self, symbol: object) -> bool:
+        self._write()
+        return symbol in self._ticks
+
+    def __iter__(self) -> Iterator[str]:
+        self._write()
+        return iter(self._ticks)
+
+    def __len__(self) -> int:
+        self._write()
+        return len(self._ticks)
+
+    def __repr__(self) -> str:
+        self._write()
+        return repr(self._ticks)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        """Be copied and stored as a dict."""
+        self._write()
+        return dict, (self._ticks,)
 
 
 class LatestTicks(Mapping[str, Tick]):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from qts import telemetry
 from qts.backtest.bar_tape import Rows
-from qts.backtest.performance import EquityPoint
+from qts.backtest.performance import EquityCurve
 from qts.backtest.portfolio import BacktestPortfolio
 from qts.domain import Bar, Tick, Timeframe
 from qts.pipeline import (
@@ -37,6 +37,30 @@ log = telemetry.logger("backtest")
 ERROR_LOG_INTERVAL_S = 10.0
 
 
+class Core(Protocol):
+    """Object of the C++ core that calls a strategy."""
+
+    @property
+    def calls(self) -> int: ...
+
+
+class BarCore(Core, Protocol):
+    """BarCalls."""
+
+    @property
+    def points(self) -> bytes: ...
+    def write_ends(self) -> None: ...
+    def play(self, *arguments: Any) -> Any: ...
+    def play_rest(self, *arguments: Any) -> Any: ...
+
+
+class TickCore(Core, Protocol):
+    """TickCalls."""
+
+    def play_prices(self, *arguments: Any) -> Any: ...
+    def play_ticks(self, *arguments: Any) -> Any: ...
+
+
 class StrategyRun:
     """Strategy with its bars, warm-up, timer and errors."""
 
@@ -55,6 +79,7 @@ class StrategyRun:
         self.has_evaluate = has_method(strategy, "evaluate")
         self._has_on_bar = has_method(strategy, "on_bar")
         self.errors_in_a_row = 0
+        self._core: Core | None = None
         self._bars = StrategyBars.of(strategy)
         self._has_warm_up = self.subscription.warm_up > 0
         self._warm_up = WarmUpCount(self.subscription)
@@ -78,6 +103,17 @@ class StrategyRun:
     def is_warm(self) -> bool:
         """Whether a symbol has the bars of the warm-up, if the strategy has one."""
         return bool(self._warm_up.warm) or self._warm_up.is_warm("")
+
+    @property
+    def progress(self) -> int:
+        """Number that grows with each call, also while the core calls."""
+        return self.calls + (self._core.calls if self._core is not None else 0)
+
+    def use_core(self, core: Core, write_ends: Callable[[], None] | None = None) -> None:
+        """Let the core call the strategy; `write_ends` is called before its bars are read."""
+        self._core = core
+        if self._bars is not None and write_ends is not None:
+            self._bars.before_read = write_ends
 
     def start(self, at: float) -> None:
         """Set the timer, at the time of the first event."""
@@ -136,24 +172,56 @@ class StrategyRun:
         return [self._bars and self._bars.expected.get(symbol) for symbol in symbols]
 
     def play_bars(
-        self,
-        play: Callable[..., Any],
-        series: list[Any],
-        portfolio: BacktestPortfolio,
-        points: list[EquityPoint],
-        until: float,
+        self, core: BarCore, portfolio: BacktestPortfolio, curve: EquityCurve, until: float
     ) -> Sequence[Instruction] | None:
-        """Call on_bar with bars before `until` while it returns nothing; `play` is of BarCalls.
+        """Call on_bar with bars before `until` while it returns nothing.
 
         Returns the instructions of the call that ended it; None: there are no more bars.
         """
-        on_bar, view = self.strategy.on_bar, self.view_of(portfolio)
-        ticks, clock, worth = portfolio.ticks, portfolio.clock, portfolio.reprice
+        view, clock, reprice = self.view_of(portfolio), portfolio.clock, portfolio.reprice
         try:
-            returned = play(self, on_bar, series, ticks, clock, worth, view, points, until)
+            on_bar = self.strategy.on_bar
+            return self._play(core.play, on_bar, clock, reprice, view, until)
+        finally:
+            portfolio.forget_worth()
+            curve.add_played(core.points)
+
+    @property
+    def takes_every_tick(self) -> bool:
+        """Whether every tick is a call of on_tick, or of on_price."""
+        return self._takes_all and not self.stopped
+
+    def play_ticks(
+        self, core: TickCore, portfolio: BacktestPortfolio, watched: set[str], until: float
+    ) -> Sequence[Instruction] | None:
+        """Call the strategy with ticks before `until` of symbols that are not watched.
+
+        Returns the instructions of the call that ended it; None: none did.
+        """
+        clock = portfolio.clock
+        try:
+            if self._steps is not None:
+                held = portfolio.positions
+                on_price = self._steps.on_price
+                return self._play(core.play_prices, on_price, clock, watched, held, until)
+            view, on_tick = self.view_of(portfolio), self.strategy.on_tick
+            reprice = portfolio.reprice
+            return self._play(core.play_ticks, on_tick, clock, watched, reprice, view, until)
+        finally:
+            portfolio.forget_worth()
+
+    def play_rest(self, core: BarCore, view: View) -> Sequence[Instruction] | None:
+        """Call on_bar with the other bars of a moment; returns what `play_bars` does."""
+        return self._play(core.play_rest, self.strategy.on_bar, view)
+
+    def _play(
+        self, play: Callable[..., Any], method: Callable[..., Any], *arguments: Any
+    ) -> Sequence[Instruction] | None:
+        try:
+            returned = play(self, method, *arguments)
             if returned is None:
                 return None
-            result = check_returned(on_bar, returned)
+            result = check_returned(method, returned)
         except (Exception, SystemExit) as raised:
             if self.calls == self.returned:  # not of the strategy
                 raise

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from qts._native import TickCalls
 from qts.backtest.compiled_scan import (
     ACTIVE,
     APPLY,
@@ -20,8 +21,9 @@ from qts.backtest.compiled_scan import (
     compile_scan,
 )
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.portfolio import ScannedTicks
+from qts.backtest.portfolio import PlayedTicks, ScannedTicks
 from qts.backtest.scan_orders import ScanOrders, takes_orders
+from qts.backtest.strategy_run import StrategyRun
 from qts.backtest.tape import EMPTY_CHUNK, Chunk, Tape
 from qts.domain import RefusedError, Tick
 from qts.pipeline import CallError
@@ -58,14 +60,52 @@ def _is_plain(strategy: StepStrategy[Any]) -> bool:
 
 
 class GenericPlayer:
-    """Plays a chunk with Python for every event."""
+    """Plays a chunk with a call of the strategies for every tick.
+
+    The core calls a strategy that is alone with ticks that no order, stop or timer waits for.
+    """
 
     def __init__(self, engine: BacktestEngine, tape: Tape) -> None:
         self._engine = engine
         self._symbols = tape.symbols
+        self._calls = TickCalls(Tick, engine.portfolio.ticks)
+        self._only = engine.runs[0] if len(engine.runs) == 1 else None
+        if self._only is not None:
+            self._only.use_core(self._calls)
+            shown = PlayedTicks(engine.portfolio.ticks, self._calls.write_ticks)
+            engine.portfolio.show_ticks(shown)
 
     def play(self, chunk: Chunk) -> int:
         """Play the events of a chunk and return how many they are."""
+        engine, run, calls = self._engine, self._only, self._calls
+        if run is None or not run.takes_ticks:
+            return self._play_each(chunk)
+        calls.begin(*chunk, self._symbols)
+        while calls.left:
+            at = calls.at
+            if at >= engine.due:
+                engine.on_timer(at)
+            if self._is_quiet(run, at):
+                until = min(engine.due, engine.next_expiry)
+                found = run.play_ticks(calls, engine.portfolio, engine.watched, until)
+                if found:
+                    engine.on_signals(run, found)
+                    engine.updates.handle()
+            elif (tick := calls.take()) is not None:
+                engine.on_tick(tick)
+        return len(chunk.at)
+
+    def _is_quiet(self, run: StrategyRun, at: float) -> bool:
+        """Return whether nothing waits for the next tick but the strategy."""
+        engine = self._engine
+        return (
+            self._calls.symbol not in engine.watched
+            and at < engine.next_expiry
+            and not engine.updates.has_any
+            and run.takes_every_tick
+        )
+
+    def _play_each(self, chunk: Chunk) -> int:
         engine = self._engine
         for tick in chunk.ticks(self._symbols):
             if tick.at >= engine.due:

@@ -85,7 +85,7 @@ class Watchdog:
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
 
     def _now(self) -> tuple[float, ...]:
-        return (self._engine.clock.at, *(run.calls for run in self._engine.runs))
+        return (self._engine.clock.at, *(run.progress for run in self._engine.runs))
 
     def _check(self, _number: int, _frame: FrameType | None) -> None:
         if not self._is_playing:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +111,10 @@ class WarmUpCount:
         return not self._need or symbol in self.warm
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Series:
     """Rows of one series; grows up to twice the kept bars, then moves them to the front.
 
@@ -159,6 +163,7 @@ class StrategyBars:
         self._kept = max(BARS_KEPT, subscription.warm_up)
         self._series: dict[tuple[str, str], _Series] = {}
         self.expected: dict[str, _Series] = {}  # by symbol, where rows come before their bars
+        self.before_read: Callable[[], None] = _nothing  # moves the ends of expected series
 
     @classmethod
     def of(cls, strategy: Any) -> StrategyBars | None:
@@ -185,6 +190,7 @@ class StrategyBars:
     def bars(self, symbol: str, timeframe: str, n: int) -> Bars:
         """Return a copy of the last `n` bars, oldest first; fewer if there are not so many."""
         check_name("timeframe", str(timeframe), self._timeframes)
+        self.before_read()
         series = self._series.get((symbol, str(timeframe)))
         return series.last(n) if series is not None and n > 0 else np.zeros(0, BAR_COLUMNS)
 
@@ -200,8 +206,13 @@ class StrategyBars:
 
     def all(self) -> Iterator[tuple[Bar, tuple[float, ...]]]:
         """Yield every kept bar; the last of a series with its values, the others without."""
+        self.before_read()
         for (symbol, timeframe), series in self._series.items():
             rows = series.last(self._kept).tolist()
             for index, row in enumerate(rows):
                 is_last = index == len(rows) - 1
                 yield Bar(symbol, Timeframe(timeframe), *row), series.values if is_last else ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.before_read()
+        return self.__dict__ | {"before_read": _nothing}

@@ -52,6 +52,7 @@ class StepStrategy(Strategy[P]):
         self.numbers = self._numbers(params)
         self._states: dict[str, Numbers] = {}
         self._step = compile_step(type(self).step)
+        self._has_plain_signals = type(self).signals is StepStrategy.signals
 
     def set_params(self, params: P) -> None:
         super().set_params(params)
@@ -72,6 +73,8 @@ class StepStrategy(Strategy[P]):
         if state is None:
             state = self._states[tick.symbol] = np.zeros(self.state_size)
         direction = self._step(state, self.numbers, tick.price, tick.volume, tick.at, position)
+        if not direction and self._has_plain_signals:
+            return ()
         return self.signals(direction, tick, position)
 
     def bind_states(self, states: Mapping[str, Numbers]) -> None:

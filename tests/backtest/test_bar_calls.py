@@ -1,0 +1,248 @@
+"""The core makes bars, ticks and views of rows, and values positions as decimals do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from qts._native import BarCalls
+from qts.backtest.bar_tape import FIELDS
+from qts.backtest.portfolio import BacktestClock, PlayedTicks
+from qts.domain import Bar, Position, Tick, Timeframe
+from qts.pipeline import PortfolioState, account_of, equity_of
+from qts.strategies import View
+from tests.backtest.test_quiet_bars import made_tape
+
+NAMES = ["KRW-A", "KRW-B"]
+FIRST_AT = 1_794_787_200.0
+
+
+def core_of(
+    closes: list[tuple[float, ...]], ticks: dict[str, Tick], first_at: float = FIRST_AT
+) -> BarCalls:
+    """Return a core with a minute for each row of closes, one close a symbol."""
+    calls = BarCalls(Bar, Tick, NAMES, Timeframe.M1, ticks)
+    rows = [(at, price) for at, row in enumerate(closes) for price in row]
+    table = np.ones((len(FIELDS), len(rows)))
+    table[FIELDS.index("at")] = [first_at + 60 * (1 + at) for at, _ in rows]
+    table[FIELDS.index("close")] = [price for _, price in rows]
+    at = first_at + 60 * (1 + np.arange(float(len(closes))))
+    closing = np.array([len(row) for row in closes])
+    numbers = np.array([number for row in closes for number in range(len(row))], np.int64)
+    calls.begin(at, closing, numbers, table, [SimpleNamespace(end=0) for _ in NAMES])
+    return calls
+
+
+class Played(SimpleNamespace):
+    """What a play of a core needs, and what it left."""
+
+    def __init__(
+        self,
+        closes: list[tuple[float, ...]],
+        state: PortfolioState,
+        on_bar: Callable[[Bar, View], Any],
+        ticks: dict[str, Tick] | None = None,
+    ) -> None:
+        super().__init__(calls=3, returned=3, errors_in_a_row=2)
+        self.ticks = {} if ticks is None else ticks
+        self.core = core_of(closes, self.ticks)
+        self.clock, self.repriced = BacktestClock(), 0
+        self.clock.at = FIRST_AT
+        shown = PlayedTicks(self.ticks, self.core.write_ticks)
+        equity = equity_of(state, self.ticks.get)
+        view = View(self.clock.now(), shown, state.positions, account_of(state), equity)
+        self.state, self.found = state, None
+        until = FIRST_AT + 86_400
+        self.found = self.core.play(self, on_bar, self.clock, self.reprice, view, until)
+
+    def reprice(self) -> tuple[Decimal, float, float]:
+        self.repriced += 1
+        equity = equity_of(self.state, self.ticks.get)
+        return equity, float(equity), float(equity - self.state.cash)
+
+    @property
+    def points(self) -> list[tuple[float, ...]]:
+        rows = np.frombuffer(self.core.points).reshape(-1, 3)
+        return [tuple(row) for row in rows.tolist()]
+
+
+written = st.decimals(Decimal("0.00001"), Decimal(10**9), places=5).map(float)
+prices = st.one_of(
+    st.integers(1, 10**8).map(float),
+    st.decimals(Decimal("0.01"), Decimal(10**6), places=2).map(float),
+    written,
+    st.floats(1e-9, 1e17),
+)
+quantities = st.one_of(
+    st.integers(1, 10**6).map(Decimal),
+    st.decimals(Decimal("0.00000001"), Decimal(1000), places=8),
+    st.sampled_from([Decimal("1E+3"), Decimal("10.00"), Decimal(-5), Decimal(10) ** 20]),
+)
+cash_values = st.one_of(
+    st.integers(-(10**6), 10**12).map(Decimal),
+    st.decimals(Decimal(-100), Decimal(10**10), places=4),
+    st.sampled_from([Decimal("1E+9"), Decimal("0.00"), Decimal(10) ** 30]),
+)
+
+
+@settings(max_examples=200)
+@given(
+    closes=st.lists(st.tuples(prices, prices), min_size=1, max_size=6),
+    held=st.tuples(quantities, quantities),
+    cash=cash_values,
+)
+@example([(9_990.0, 0.1)], (Decimal(10), Decimal("0.00012345")), Decimal(10**9))
+@example([(0.3, 1.1), (0.1 + 0.2, 5e-05)], (Decimal("3.10"), Decimal(1)), Decimal("-0.50"))
+@example([(123_456_789.0, 1e16)], (Decimal("0.00000001"), Decimal(7)), Decimal(10**11))
+def test_the_core_values_positions_as_decimals_do(
+    closes: list[tuple[float, float]], held: tuple[Decimal, Decimal], cash: Decimal
+) -> None:
+    average = Decimal(100)
+    positions = {
+        name: Position(name, each, average) for name, each in zip(NAMES, held, strict=True)
+    }
+    positions["KRW-C"] = Position("KRW-C", Decimal(2), average)
+    seen, state = [], PortfolioState(cash, positions)
+    ticks = {name: Tick(name, 50.5) for name in (*NAMES, "KRW-C")}
+    found = Played(list(closes), state, lambda _, view: seen.append(view.equity), dict(ticks))
+    expected, points = [], []
+    for number, row in enumerate(closes):
+        ticks |= {name: Tick(name, price) for name, price in zip(NAMES, row, strict=True)}
+        equity = equity_of(state, ticks.get)
+        expected += [equity, equity]
+        points.append((FIRST_AT + 60 * (1 + number), float(equity), float(equity - cash)))
+    assert [str(each) for each in seen] == [str(each) for each in expected]
+    assert found.points == points
+
+
+def test_ordinary_amounts_are_not_valued_in_python() -> None:
+    positions = {"KRW-A": Position("KRW-A", Decimal("0.12345678"), Decimal(100))}
+    state = PortfolioState(Decimal("1000000000.25"), positions)
+    first = {"KRW-A": Tick("KRW-A", 143_250_000.0)}
+    found = Played(
+        [(143_251_000.0, 1.0), (143_250_500.5, 1.0)], state, lambda _bar, _view: (), first
+    )
+    assert found.found is None
+    assert found.repriced == 0
+    missing = Played([(143_251_000.0, 1.0)], state, lambda _bar, _view: ())
+    assert missing.repriced == 1  # before its first close, a position has no price
+
+
+def test_bars_and_views_that_are_kept_do_not_change() -> None:
+    kept: list[tuple[Bar, View]] = []
+    seen: list[Any] = []
+
+    def on_bar(bar: Bar, view: View) -> None:
+        seen.append((tuple(bar), view.now, view.equity))
+        if len(seen) % 3:
+            kept.append((bar, view))
+
+    state = PortfolioState(Decimal(5), {"KRW-A": Position("KRW-A", Decimal(2), Decimal(1))})
+    ticks = {"KRW-A": Tick("KRW-A", 1.0)}
+    Played([(float(1 + at), 3.0) for at in range(20)], state, on_bar, ticks)
+    assert len(kept) == 27
+    told = [each for number, each in enumerate(seen) if (number + 1) % 3]
+    assert [(tuple(bar), view.now, view.equity) for bar, view in kept] == told
+    assert all(type(bar) is Bar and type(view) is View for bar, view in kept)
+
+
+@pytest.mark.parametrize("bad_call", [1, 2, 3, 4])
+def test_counts_clock_and_points_are_written_when_a_call_raises(bad_call: int) -> None:
+    calls = []
+
+    def on_bar(bar: Bar, _view: View) -> None:
+        calls.append(bar)
+        if len(calls) == bad_call:
+            raise ValueError(bad_call)
+
+    played: list[Played] = []
+
+    class Watched(Played):
+        def __init__(self) -> None:
+            played.append(self)
+            super().__init__([(1.0, 2.0), (3.0, 4.0)], PortfolioState(Decimal(5)), on_bar)
+
+    with pytest.raises(ValueError, match=str(bad_call)):
+        Watched()
+    (found,) = played
+    assert found.calls == 3 + bad_call
+    assert (found.returned, found.errors_in_a_row) == (
+        (3 + bad_call - 1, 0) if bad_call > 1 else (3, 2)
+    )
+    assert found.clock.at == calls[-1].at
+    assert len(found.points) == (bad_call - 1) // 2
+    assert found.core.left == bad_call % 2
+    prices = [found.ticks[name].price for name in NAMES]
+    assert prices == ([1.0, 2.0] if bad_call < 3 else [3.0, 4.0])
+
+
+def test_ticks_of_played_bars_are_read_as_a_mapping() -> None:
+    reads: list[Any] = []
+
+    def on_bar(_bar: Bar, view: View) -> None:
+        ticks = view.ticks
+        match len(reads) % 6:
+            case 0:
+                reads.append(ticks["KRW-A"].price)
+            case 1:
+                reads.append(ticks.get("KRW-Z", "none"))
+            case 2:
+                reads.append(list(ticks))
+            case 3:
+                reads.append((len(ticks), "KRW-B" in ticks, "KRW-Z" in ticks))
+            case 4:
+                reads.append(copy.deepcopy(ticks))
+            case _:
+                reads.append((pickle.loads(pickle.dumps(ticks)), repr(ticks)))  # noqa: S301 - ours
+
+    Played([(float(at), 2.0) for at in range(1, 4)], PortfolioState(Decimal(5)), on_bar)
+    assert reads[:4] == [1.0, "none", NAMES, (2, True, False)]
+    both = {"KRW-A": 3.0, "KRW-B": 2.0}
+    assert {name: tick.price for name, tick in reads[4].items()} == both
+    assert reads[5] == (reads[4], repr(reads[4]))
+
+
+def test_the_core_makes_the_bars_and_ticks_of_the_rows() -> None:
+    tape = made_tape(5)
+    rows, symbols = tape.rows, tape.symbols
+    calls = BarCalls(Bar, Tick, symbols, tape.timeframe, {})
+    table = np.stack([rows[name] for name in FIELDS])
+    numbers = rows["symbol"].astype(np.int64)
+    calls.begin(np.array([1.0, 2.0]), np.array([0, len(rows)]), numbers, table, [])
+    calls.enter()
+    assert calls.closes() == calls.bars() == []
+    calls.leave()
+    calls.enter()
+    closes, bars = calls.closes(), calls.bars()
+    assert len(bars) == len(closes) == len(rows)
+    for row, bar, close in zip(rows[["symbol", *FIELDS]].tolist(), bars, closes, strict=True):
+        symbol, at, volume = symbols[row[0]], row[1], row[6] / 4
+        assert type(bar) is Bar
+        assert bar == (symbol, tape.timeframe, *row[1:])
+        assert close == Tick(symbol, bar.close, volume, bar.close, bar.close, at)
+    calls.leave()
+    assert calls.moment == 2
+    with pytest.raises(IndexError, match="no moment"):
+        calls.enter()
+
+
+@pytest.mark.parametrize(
+    ("closing", "numbers", "message"),
+    [([1], [0], "different lengths"), ([1, 2], [0, 0], "other bars"), ([1, 1], [0, 1], "symbol")],
+)
+def test_the_core_refuses_columns_that_do_not_fit(
+    closing: list[int], numbers: list[int], message: str
+) -> None:
+    calls = BarCalls(Bar, Tick, ["005930"], Timeframe.M1, {})
+    table = np.zeros((len(FIELDS), len(numbers)))
+    with pytest.raises((ValueError, IndexError), match=message):
+        calls.begin(np.zeros(2), np.array(closing), np.array(numbers), table, [])
