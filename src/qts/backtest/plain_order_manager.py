@@ -50,6 +50,11 @@ class PlainOrderManager(LoggingOrderManager):
         """Cash that no open order holds."""
         return self._matching.account.free_cash
 
+    @property
+    def realised(self) -> float:
+        """PnL of the current day, after fees."""
+        return float(self._realised)
+
     # ---- plain orders ----
 
     def send(

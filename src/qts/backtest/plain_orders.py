@@ -73,7 +73,7 @@ class PlainOrders:
         self._terms = PlainTerms(config, engine.portfolio.instruments)
         self._symbols: dict[str, _SymbolTerms] = {}
         self._sources: dict[str, LogSource] = {}
-        self._cost: tuple[object, float] = None, 0.0  # of these positions, at their average prices
+        self._cash_before = engine.portfolio.cash
         self._is_late = config.paper.latency_ms >= MIN_LATENCY_MS
         self.is_on = (
             has_plain_fills(config)
@@ -184,10 +184,10 @@ class PlainOrders:
     def _fits(self, value: float) -> bool:
         """Return whether the exposure and the loss of the day certainly allow an entry."""
         manager, portfolio = self._manager, self._portfolio
-        equity, held = portfolio.floats()
-        cost, (cash, _, realised) = self._cost_of(portfolio.positions), manager.money
+        (equity, held), cash, realised = portfolio.floats(), portfolio.cash, manager.realised
+        cost = self._cost(cash) if portfolio.positions else 0.0
         waiting = self._waiting() if manager.sent or manager.open else 0.0
-        slack = 1e-9 * (1 + abs(cash) + abs(realised) + held + cost + waiting + value)
+        slack = 1e-9 * (1 + equity + abs(realised) + held + abs(cost) + waiting + value)
         equity -= slack
         return (
             held + waiting + value + slack < equity * self._max_exposure
@@ -195,14 +195,13 @@ class PlainOrders:
             and realised + held - cost - slack > -equity * self._daily_loss
         )
 
-    def _cost_of(self, positions: object) -> float:
-        """Return what the positions were bought for, without fees."""
-        known, cost = self._cost
-        if known is not positions:
-            held = self._portfolio.positions.values()
-            cost = sum(float(each.quantity) * float(each.average_price) for each in held)
-            self._cost = positions, cost
-        return cost
+    def _cost(self, cash: Decimal) -> float:
+        """Return what the positions were bought for, without fees: what the cash has lost to them.
+
+        It is the cash of the beginning and what was realised after fees, without the cash of now.
+        """
+        earned = sum((each.net for each in self._manager.figures.values()), self._cash_before)
+        return float(earned - cash)
 
     def _waiting(self) -> float:
         """Return the value of purchases that wait for a price."""
