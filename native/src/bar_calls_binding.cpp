@@ -35,7 +35,7 @@ template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// Rows of the table: the fields of a bar after its symbol and timeframe.
+// Columns of the table: the fields of a bar after its symbol and timeframe.
 enum Field : std::size_t { kAt, kOpen, kHigh, kLow, kClose, kVolume, kValue, kFields };
 constexpr double kQuarters = 4;  // of its volume: open, worse, better, close
 
@@ -90,10 +90,10 @@ class BarCalls {
     worth_.number_symbols(symbols_);
   }
 
-  // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a row per field;
+  // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a column per field;
   // `series`: by symbol, None or what has the `end` of the bars that came.
   void begin(Column<double> at, Column<std::int64_t> closing, Column<std::int64_t> numbers, Table table, nb::list series) {
-    if (at.size() != closing.size() || table.shape(0) != kFields || table.shape(1) != numbers.size())
+    if (at.size() != closing.size() || table.shape(1) != kFields || table.shape(0) != numbers.size())
       throw nb::value_error("columns of different lengths");
     std::int64_t rows = 0;
     for (std::size_t i = 0; i < closing.size(); ++i) rows += closing.data()[i];
@@ -199,7 +199,7 @@ class BarCalls {
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  double field(Field which, std::size_t row) const { return table_.data()[which * numbers_.size() + row]; }
+  double field(Field which, std::size_t row) const { return table_.data()[row * kFields + which]; }
   std::size_t symbol(std::size_t row) const { return static_cast<std::size_t>(numbers_.data()[row]); }
 
   nb::object close(std::size_t row) const {

@@ -32,9 +32,9 @@ def core_of(
     """Return a core with a minute for each row of closes, one close a symbol."""
     calls = BarCalls(Bar, Tick, NAMES, Timeframe.M1, ticks)
     rows = [(at, price) for at, row in enumerate(closes) for price in row]
-    table = np.ones((len(FIELDS), len(rows)))
-    table[FIELDS.index("at")] = [first_at + 60 * (1 + at) for at, _ in rows]
-    table[FIELDS.index("close")] = [price for _, price in rows]
+    table = np.ones((len(rows), len(FIELDS)))
+    table[:, FIELDS.index("at")] = [first_at + 60 * (1 + at) for at, _ in rows]
+    table[:, FIELDS.index("close")] = [price for _, price in rows]
     at = first_at + 60 * (1 + np.arange(float(len(closes))))
     closing = np.array([len(row) for row in closes])
     numbers = np.array([number for row in closes for number in range(len(row))], np.int64)
@@ -215,7 +215,7 @@ def test_the_core_makes_the_bars_and_ticks_of_the_rows() -> None:
     tape = made_tape(5)
     rows, symbols = tape.rows, tape.symbols
     calls = BarCalls(Bar, Tick, symbols, tape.timeframe, {})
-    table = np.stack([rows[name] for name in FIELDS])
+    table = np.stack([rows[name] for name in FIELDS], axis=1)
     numbers = rows["symbol"].astype(np.int64)
     calls.begin(np.array([1.0, 2.0]), np.array([0, len(rows)]), numbers, table, [])
     calls.enter()
@@ -243,6 +243,6 @@ def test_the_core_refuses_columns_that_do_not_fit(
     closing: list[int], numbers: list[int], message: str
 ) -> None:
     calls = BarCalls(Bar, Tick, ["005930"], Timeframe.M1, {})
-    table = np.zeros((len(FIELDS), len(numbers)))
+    table = np.zeros((len(numbers), len(FIELDS)))
     with pytest.raises((ValueError, IndexError), match=message):
         calls.begin(np.zeros(2), np.array(closing), np.array(numbers), table, [])

@@ -144,25 +144,27 @@ class BarTapePlayer:
 
     def _load(self, moments: _Moments, until: float) -> None:
         """Begin a part of the tape."""
-        rows = self._tape.rows[moments.closed]
-        self._expect(rows)
+        closed = moments.closed
+        is_range = len(closed) and closed[-1] - closed[0] == len(closed) - 1  # they ascend
+        rows = self._tape.rows[closed[0] : closed[-1] + 1] if is_range else self._tape.rows[closed]
+        table, numbers = np.empty((len(rows), len(FIELDS))), rows["symbol"].astype(np.int64)
+        for column, name in enumerate(FIELDS):
+            table[:, column] = rows[name]
+        self._expect(numbers, table)
         if computed := self._computed(rows, until):
             due = sorted([*self._due, *computed], key=itemgetter(0))
             self._due.clear()
             self._due.extend(due)
-        table, numbers = np.stack([rows[name] for name in FIELDS]), rows["symbol"].astype(np.int64)
         series = self._only.expected_series(self._tape.symbols) if self._only is not None else []
         self._calls.begin(moments.at, moments.closing, numbers, table, series)
 
-    def _expect(self, rows: Rows) -> None:
+    def _expect(self, symbols: npt.NDArray[np.int64], table: npt.NDArray[np.float64]) -> None:
         """Let strategies have the rows of the bars that they are called with."""
         if not self._plain:
             return
-        order = np.argsort(rows["symbol"], kind="stable")
-        numbers, first = np.unique(rows["symbol"][order], return_index=True)
-        columns = np.empty(len(rows), _COLUMNS)
-        for name in FIELDS:
-            columns[name] = rows[name][order]
+        order = np.argsort(symbols, kind="stable")
+        numbers, first = np.unique(symbols[order], return_index=True)
+        columns = table[order].view(_COLUMNS).ravel()
         for number, part in zip(numbers.tolist(), np.split(columns, first[1:]), strict=True):
             symbol = self._tape.symbols[number]
             for run, wanted in self._plain:
