@@ -59,8 +59,8 @@ def test_both_venues_trade_in_one_run_and_every_decision_replays(home: Path) -> 
     with running(home, **BOTH, QTS_PIPELINE__JOURNAL=str(journals)) as run:
         run.until("Ready")
         for venue in VENUES:
-            assert until(partial(has_filled, run, venue, 4), seconds=90), venue
-        assert run.end(signal.SIGTERM) == 0, run.errors[-3000:]
+            assert until(partial(has_filled, run, venue, 4), seconds=140), venue
+        run.ends_well(signal.SIGTERM)
         summary = run.summary
     assert summary["verdict"] == "OK"
     assert summary["books_agree"] is True
@@ -87,7 +87,7 @@ def test_one_account_is_stopped_one_venue_dies_and_a_crash_loses_nothing(home: P
     with running(home, **BOTH) as run:
         run.until("Ready")
         for venue in VENUES:
-            assert until(partial(has_filled, run, venue, 2), seconds=90), venue
+            assert until(partial(has_filled, run, venue, 2), seconds=140), venue
         environ = {"QTS_HOME": str(home), **BOTH}
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environ.items():
@@ -112,7 +112,7 @@ def test_one_account_is_stopped_one_venue_dies_and_a_crash_loses_nothing(home: P
         first = {venue: fills(run, venue) for venue in VENUES}
         for venue in VENUES:
             more = partial(has_filled, run, venue, first[venue] + 2)
-            assert until(more, seconds=90), venue
+            assert until(more, seconds=140), venue
         run.ends_well(signal.SIGTERM)
         assert run.summary["books_agree"] is True
 

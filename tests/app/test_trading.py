@@ -30,6 +30,7 @@ from qts.orders import resume_manually
 from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import OrderProposal
+from tests.acceptance.runs import UNRESOLVED
 from tests.accounts import trading_system
 from tests.outbox.kit import until
 
@@ -253,7 +254,11 @@ async def test_fills_come_back_through_p0_and_their_work_is_its_latency(
         async def has_filled() -> bool:
             return int(await database.fetchval("SELECT count(*) FROM fill")) >= 6
 
+        async def is_resolved() -> bool:
+            return not await database.fetch(UNRESOLVED)
+
         await until(has_filled, PATIENCE_S)
+        await until(is_resolved, PATIENCE_S)
         await trading.stop()
         summary = await trading.summary()
         rows = await database.fetch("SELECT symbol, quantity FROM position WHERE quantity <> 0")
