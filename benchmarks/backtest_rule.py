@@ -17,6 +17,7 @@ UNITS = 10
 CASH = 1_000_000_000
 FIRST_OPEN_S = 1_767_571_200  # 2026-01-05 00:00 UTC
 BAR_S = 60
+_SEOUL_S, _DAY_S = 9 * 3600, 86_400
 _TICK = 10.0  # of the prices, in won
 _FALL = -0.0002  # a bar, at both ends
 
@@ -83,6 +84,33 @@ def differences(ours: list[Trade], peers: list[Trade]) -> list[str]:
     mine, theirs = set(map(_rounded, ours)), set(map(_rounded, peers))
     only_ours = [f"only ours: {each}" for each in sorted(mine - theirs)]
     return only_ours + [f"only the peer's: {each}" for each in sorted(theirs - mine)]
+
+
+def unexplained(ours: list[Trade], peers: list[Trade]) -> list[str]:
+    """Return the differences whose reason is not that our order had ended with its day.
+
+    Over closes, the next price after an order of the day's last but one close is that of midnight
+    in Seoul: the order ends, and the peer fills it. Ours is decided again at the next close.
+    """
+    mine, theirs = set(map(_rounded, ours)), set(map(_rounded, peers))
+    late = [each for each in theirs - mine if _is_late(each.entry_bar) or _is_late(each.exit_bar)]
+    return [
+        f"only {whose}: {each}"
+        for only, whose in ((mine - theirs, "ours"), (theirs - mine - set(late), "the peer's"))
+        for each in sorted(only)
+        if not any(_overlap(each, other) for other in late)
+    ]
+
+
+def _is_late(bar: int) -> bool:
+    """Return whether a fill at the open of this bar is of an order that ended at midnight."""
+    return (FIRST_OPEN_S + (bar + 1) * BAR_S + _SEOUL_S) % _DAY_S == 0
+
+
+def _overlap(one: Trade, other: Trade) -> bool:
+    """Return whether two trades of a symbol are at the same time, or one bar apart."""
+    is_apart = one.entry_bar > other.exit_bar + 1 or other.entry_bar > one.exit_bar + 1
+    return one.symbol == other.symbol and not is_apart
 
 
 def _rounded(trade: Trade) -> Trade:

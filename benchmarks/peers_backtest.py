@@ -215,7 +215,7 @@ def nautilus(bars: Bars, rule: Rule) -> Trial:
             engine.add_instrument(instrument)
         strategy = cross(list(types), rule)
         engine.add_strategy(strategy)
-        engine.add_data(data, sort=False)
+        engine.add_data(data)
         began = time.perf_counter()
         engine.run()
         seconds = time.perf_counter() - began

@@ -4,9 +4,9 @@
 //   play           moments at which nothing waits for a price or a time: prices, on_bar, a point of the equity curve
 //   play_rest      calls of on_bar with the bars of the moment that are left
 //
-// What nobody sees while it plays is written when that ends: counts of calls, the clock, points. Last ticks and the ends
-// of series are written earlier when a strategy reads them. A bar and a view that nothing refers to after a call are
-// filled again for the next one; what a strategy keeps never changes.
+// What nobody sees while it plays is written when that ends: counts of calls, the clock, points, the ends of series, which
+// are written earlier when a strategy reads them. Last ticks wait until somebody reads them, also after a play. A bar and
+// a view that nothing refers to after a call are filled again for the next one; what a strategy keeps never changes.
 //
 // One thread uses it, with the GIL.
 #include <nanobind/ndarray.h>
@@ -88,6 +88,7 @@ class BarCalls {
       : bars_(std::move(bar), std::move(timeframe)), tick_(std::move(tick)), ticks_(std::move(ticks)),
         symbols_(qts::list_items(symbols)), closed_(symbols_.size(), kNone), moved_(symbols_.size(), 0) {
     worth_.number_symbols(symbols_);
+    for (std::size_t i = 0; i < symbols_.size(); ++i) places_[symbols_[i]] = nb::int_(i);
   }
 
   // `closing`: how many bars close at each of the times `at`; `numbers`: their symbols; `table`: a column per field;
@@ -142,12 +143,24 @@ class BarCalls {
 
   // Makes ticks of the closes since the last call.
   void write_ticks() {
-    for (const std::size_t each : closed_since_) {
-      const nb::object tick = close(closed_[each]);
-      if (PyDict_SetItem(ticks_.ptr(), symbols_[each].ptr(), tick.ptr()) != 0) throw nb::python_error();
-      closed_[each] = kNone;
-    }
+    for (const std::size_t each : closed_since_) write_close(each);
     closed_since_.clear();
+  }
+
+  // Makes the tick of the last close of a symbol, if it waits.
+  void write_tick(nb::handle symbol) {
+    if (const std::size_t found = place(symbol); found != kNone) write_close(found);
+  }
+
+  // Drops the last close of a symbol: there is a later tick.
+  void drop_tick(nb::handle symbol) {
+    if (const std::size_t found = place(symbol); found != kNone) closed_[found] = kNone;
+  }
+
+  // The equity at the last prices of the last play, also as a double, and the invested part; None: it was not computed.
+  nb::object worth() const {
+    if (!worth_now_.equity.is_valid()) return nb::none();
+    return nb::make_tuple(worth_now_.equity, worth_now_.value, worth_now_.invested);
   }
 
   // Moves the ends of series by the bars since the last call.
@@ -165,6 +178,8 @@ class BarCalls {
     qts::Views views(view_type_, first);
     points_.clear();
     times_.begin(nb::cast<double>(clock.attr("at")), first.attr("now"));
+    worth_now_ = Worth{};
+    write_held(views.positions());
     worth_.load(views.positions(), views.cash(), ticks_);
     Worth worth{views.equity(), nb::cast<double>(nb::float_(views.equity())), 0.0};
     return counted(run, clock, [&] {
@@ -175,7 +190,7 @@ class BarCalls {
         count_.set_time(at);
         for (std::size_t row = row_; row < end_; ++row) note_close(row);
         if (worth_.has_any()) {
-          worth = worth_.value(reprice, [&] { write_ticks(); });
+          worth_now_ = worth = worth_.value(reprice, [&] { write_ticks(); });
           views.set_equity(worth.equity);
         }
         if (nb::object returned = call_each(on_bar, views.at(times_.now(at))); returned.is_valid()) return returned;
@@ -208,6 +223,29 @@ class BarCalls {
     return call(tick_, {symbols_[symbol(row)].ptr(), price.ptr(), volume.ptr(), price.ptr(), price.ptr(), at.ptr()});
   }
 
+  // The number of a symbol; kNone: it is none of the tape.
+  std::size_t place(nb::handle symbol) const {
+    PyObject* const found = PyDict_GetItemWithError(places_.ptr(), symbol.ptr());
+    if (found == nullptr) {
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      return kNone;
+    }
+    return nb::cast<std::size_t>(nb::handle(found));
+  }
+
+  void write_close(std::size_t which) {
+    if (closed_[which] == kNone) return;
+    const nb::object tick = close(closed_[which]);
+    if (PyDict_SetItem(ticks_.ptr(), symbols_[which].ptr(), tick.ptr()) != 0) throw nb::python_error();
+    closed_[which] = kNone;
+  }
+
+  // Makes the ticks of positions.
+  void write_held(nb::handle positions) {
+    if (closed_since_.empty() || nb::len(positions) == 0) return;
+    for (nb::handle symbol : positions) write_tick(symbol);
+  }
+
   nb::handle next_bar() {
     std::array<double, kFields> fields;
     const std::size_t row = row_++;
@@ -238,7 +276,6 @@ class BarCalls {
   nb::object counted(nb::handle run, nb::handle clock, Work work) {
     count_.begin();
     return qts::and_then(work, [&] {
-      write_ticks();
       write_ends();
       count_.write(run, clock);
     });
@@ -249,8 +286,10 @@ class BarCalls {
   nb::object tick_;
   nb::dict ticks_;
   std::vector<nb::object> symbols_, series_;
+  nb::dict places_;  // by symbol, its number
   qts::PositionWorth worth_;
-  std::vector<std::size_t> closed_, closed_since_;  // rows of the last closes; symbols whose ticks are to be made
+  Worth worth_now_;  // of the last moment with positions in the last play
+  std::vector<std::size_t> closed_, closed_since_;  // rows of closes whose ticks are to be made; symbols that may have one
   std::vector<std::int64_t> moved_;                 // bars since the end of a series was written
   std::vector<std::size_t> moved_since_;
   std::vector<Point> points_;
@@ -279,7 +318,11 @@ void bind_bar_calls(nb::module_& m) {
       .def("leave", &BarCalls::leave, "End the current moment; the next one is current.")
       .def("closes", &BarCalls::closes, "Return the closes of the moment as ticks.")
       .def("bars", &BarCalls::bars, "Return the bars of the moment that are left.")
+      .def_prop_ro("worth", &BarCalls::worth,
+                   "Equity at the last prices of the last play, also as a float, and its invested part; None: not computed.")
       .def("write_ticks", &BarCalls::write_ticks, "Bring `ticks` up to date.")
+      .def("write_tick", &BarCalls::write_tick, "symbol"_a, "Bring the last tick of a symbol up to date.")
+      .def("drop_tick", &BarCalls::drop_tick, "symbol"_a, "Leave the last tick of a symbol to the caller.")
       .def("write_ends", &BarCalls::write_ends, "Bring the ends of the series up to date.")
       .def("play", &BarCalls::play, "run"_a, "on_bar"_a, "clock"_a, "reprice"_a, "view"_a, "until"_a,
            "Call `on_bar` with each bar that closes before `until`, with prices before and a point after each moment.\n\n"

@@ -10,6 +10,7 @@ void bind_bar_calls(nb::module_& m);
 void bind_bench(nb::module_& m);
 void bind_lanes(nb::module_& m);
 void bind_market(nb::module_& m);
+void bind_order_log(nb::module_& m);
 void bind_router(nb::module_& m);
 void bind_shared(nb::module_& m);
 void bind_stops(nb::module_& m);

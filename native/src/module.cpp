@@ -165,6 +165,7 @@ NB_MODULE(_native, m) {
   bind_tick_calls(m);
   bind_lanes(m);
   bind_market(m);
+  bind_order_log(m);
   bind_router(m);
   bind_shared(m);
 #if defined(QTS_BENCH)

@@ -1,15 +1,12 @@
 // Equity of an account while only prices change: the decimal and the doubles that Python computes of it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "objects.hpp"
-#include "qts/decimal_sum.hpp"
+#include "decimals.hpp"
 
 namespace qts {
 
@@ -66,24 +63,21 @@ class PositionWorth {
     const auto invested = sum_.total();
     const auto equity = invested ? add(cash_, *invested) : std::nullopt;
     if (!equity) return std::nullopt;
-    return Worth{decimal_of(*equity), nearest(*equity), nearest(*invested)};
+    return Worth{decimals_.make(*equity), nearest(*equity), nearest(*invested)};
   }
 
   struct Held {
     nb::object position;  // whose quantity this is
     std::optional<ExactDecimal> quantity;
     ExactDecimal part;
+    nb::object priced;  // the position whose value at the price is the part
     double price = 0;
     bool is_held = false;
-  };
-  struct Known {
-    ExactDecimal number;
-    nb::object decimal;
   };
 
   void take_cash(nb::handle cash) {
     if (!cash.is(cash_object_)) {
-      const auto found = read(cash);
+      const auto found = read_decimal(cash);
       cash_object_ = nb::borrow(cash);
       cash_is_exact_ = found.has_value();
       cash_ = found.value_or(ExactDecimal());
@@ -103,18 +97,26 @@ class PositionWorth {
     if (number == nullptr) {
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
       Held other;
-      other.quantity = read(get(position, quantity_name_));
+      other.quantity = read_decimal(get(position, quantity_name_));
       return put(other, PyFloat_AsDouble(price.ptr()));
     }
     const auto index = nb::cast<std::size_t>(nb::handle(number));
     Held& held = held_[index];
     if (!held.position.is(position)) {
-      held.quantity = read(get(position, quantity_name_));
+      held.quantity = read_decimal(get(position, quantity_name_));
       held.position = nb::borrow(position);
     }
     held.is_held = true;
     loaded_.push_back(index);
-    return put(held, PyFloat_AsDouble(price.ptr()));
+    const double last = PyFloat_AsDouble(price.ptr());
+    if (held.priced.is(position) && held.price == last && last > 0) {
+      sum_.add(held.part);
+      return true;
+    }
+    held.priced.reset();
+    if (!put(held, last)) return false;
+    held.priced = held.position;
+    return true;
   }
 
   bool put(Held& held, double price) {
@@ -128,43 +130,15 @@ class PositionWorth {
     return true;
   }
 
-  static std::optional<ExactDecimal> read(nb::handle decimal) {
-    const nb::object text = checked(PyObject_Str(decimal.ptr()));
-    Py_ssize_t size = 0;
-    const char* const found = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-    if (found == nullptr) throw nb::python_error();
-    return parse({found, static_cast<std::size_t>(size)});
-  }
-
-  // Amounts repeat as prices do.
-  nb::object decimal_of(ExactDecimal number) {
-    const auto low = static_cast<std::uint64_t>(number.coefficient);
-    Known& known = known_[(low * 0x9E3779B97F4A7C15ULL) >> 56];
-    if (!known.decimal.is_valid() || known.number.coefficient != number.coefficient ||
-        known.number.decimals != number.decimals) {
-      const std::string text = to_text(number);
-      known = {number, decimal_type_(nb::str(text.data(), text.size()))};
-    }
-    return known.decimal;
-  }
-
-  static double nearest(ExactDecimal number) {
-    if (const auto found = to_double(number)) return *found;
-    const double read = PyOS_string_to_double(to_text(number).c_str(), nullptr, nullptr);
-    if (read == -1.0 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    return read;
-  }
-
   nb::dict numbers_;
   std::vector<Held> held_;
   std::vector<std::size_t> loaded_;  // numbers of the symbols that are held
   DecimalSum sum_;
   ExactDecimal cash_;
   nb::object cash_object_;
-  std::array<Known, 256> known_;
+  DecimalMaker decimals_;
   bool has_any_ = false, is_exact_ = false, cash_is_exact_ = false;
   const nb::object price_name_ = name("price"), quantity_name_ = name("quantity");
-  const nb::object decimal_type_ = nb::module_::import_("decimal").attr("Decimal");
 };
 
 }  // namespace qts

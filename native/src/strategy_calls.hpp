@@ -45,6 +45,9 @@ class Times {
 struct ViewType {
   nb::object type;
   StructField now, equity;
+  // Its other fields.
+  const std::array<nb::object, 7> rest = {name("ticks"), name("positions"), name("account"), name("version"),
+                                          name("books"), name("series"), name("orders")};
 
   void use(nb::handle found) {
     if (type.is(found)) return;
@@ -59,7 +62,7 @@ class Views {
  public:
   Views(ViewType& type, nb::handle first) : type_(type), equity_(first.attr("equity")) {
     type_.use(first.type());
-    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = first.attr(kRest[i]);
+    for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = get(first, type.rest[i]);
   }
 
   nb::handle at(const nb::object& now) {
@@ -81,8 +84,6 @@ class Views {
   nb::object cash() const { return rest_[2].attr("cash"); }
 
  private:
-  static constexpr std::array<const char*, 7> kRest = {"ticks", "positions", "account", "version", "books", "series", "orders"};
-
   ViewType& type_;
   nb::object equity_, seen_;  // of the next view and of the last one
   std::array<nb::object, 7> rest_;

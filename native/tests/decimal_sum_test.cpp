@@ -33,7 +33,9 @@ TEST(decimal_is_read_with_all_its_places) {
   CHECK_EQ(read("10"), "10");
   CHECK_EQ(read("-0.50"), "-0.50");
   CHECK_EQ(read("0.00012345"), "0.00012345");
-  for (const char* text : {"", "-", "1E+3", "NaN", "1.2.3", "1234567890123456789012345678"}) CHECK_EQ(read(text), "none");
+  CHECK_EQ(read("1E-8"), "0.00000001");
+  CHECK_EQ(read("-1.20E-7"), "-0.000000120");
+  for (const char* text : {"", "-", "1E+3", "1E-", "1E-123", "1E-99", "1E-a", "E-8", "NaN", "1.2.3", "1234567890123456789012345678"}) CHECK_EQ(read(text), "none");
 }
 
 TEST(decimal_sum_has_the_most_places_of_its_parts) {
@@ -58,4 +60,31 @@ TEST(decimal_with_too_many_digits_is_left_to_python) {
   CHECK(!qts::DecimalSum::product(*qts::shortest(9990.0), *most).has_value());
   CHECK(!qts::add(*most, *qts::parse("0.5")).has_value());
   CHECK(!qts::DecimalSum::product(*qts::shortest(1.5), *qts::parse("-2")).has_value());
+}
+
+TEST(decimal_product_has_the_places_of_both) {
+  const auto product = [](const char* one, const char* other) {
+    const auto found = qts::multiply(*qts::parse(one), *qts::parse(other));
+    return found ? qts::to_text(*found) : "none";
+  };
+  CHECK_EQ(product("0.25", "-1.50"), "-0.3750");
+  CHECK_EQ(product("0", "-999999999999999999999999999"), "0");
+  CHECK_EQ(product("999999999999999999999999999", "1.0"), "none");
+  CHECK_EQ(product("100000000000000000000", "10000000"), "1000000000000000000000000000");
+  CHECK_EQ(product("100000000000000000000", "100000000"), "none");
+  CHECK_EQ(product("99999999999999", "99999999999999"), "none");
+}
+
+TEST(nearest_double_is_that_of_the_text) {
+  const auto nearest = [](const char* text) { return qts::nearest(*qts::parse(text)); };
+  CHECK_EQ(nearest("1000000000.000000000"), 1e9);
+  CHECK_EQ(nearest("-0.000000000000000000"), 0.0);
+  CHECK_EQ(nearest("123456789012345.678901234"), 123456789012345.678901234);
+  CHECK_EQ(nearest("-999999999999999999999999999"), -999999999999999999999999999.0);
+  CHECK_EQ(nearest("9007199254740993"), 9007199254740992.0);
+}
+
+TEST(packed_decimal_is_the_same_or_none) {
+  CHECK_EQ(qts::to_text(qts::unpacked(*qts::pack(*qts::parse("-12.50")))), "-12.50");
+  CHECK(!qts::pack(*qts::parse("9223372036854775808")).has_value());
 }

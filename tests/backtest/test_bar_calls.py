@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,13 +17,15 @@ from hypothesis import strategies as st
 
 from qts._native import BarCalls
 from qts.backtest.bar_tape import FIELDS
-from qts.backtest.portfolio import BacktestClock, PlayedTicks
-from qts.domain import Bar, Position, Tick, Timeframe
+from qts.backtest.late_values import PlayedTicks
+from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
+from qts.domain import Bar, Instruments, Position, Tick, Timeframe, assumed_instrument
 from qts.pipeline import PortfolioState, account_of, equity_of
 from qts.strategies import View
 from tests.backtest.test_quiet_bars import made_tape
 
 NAMES = ["KRW-A", "KRW-B"]
+KNOWN = Instruments([], default=assumed_instrument)
 FIRST_AT = 1_794_787_200.0
 
 
@@ -181,8 +184,50 @@ def test_counts_clock_and_points_are_written_when_a_call_raises(bad_call: int) -
     assert found.clock.at == calls[-1].at
     assert len(found.points) == (bad_call - 1) // 2
     assert found.core.left == bad_call % 2
+    found.core.write_ticks()
     prices = [found.ticks[name].price for name in NAMES]
     assert prices == ([1.0, 2.0] if bad_call < 3 else [3.0, 4.0])
+
+
+def test_last_ticks_wait_until_they_are_read_or_dropped() -> None:
+    first = Tick("KRW-A", 5.0)
+    found = Played([(1.0, 2.0), (3.0, 4.0)], PortfolioState(), lambda *_: None, {"KRW-A": first})
+    assert found.ticks == {"KRW-A": first}
+    found.core.write_tick("KRW-B")
+    found.core.write_tick("KRW-Z")
+    assert {name: tick.price for name, tick in found.ticks.items()} == {"KRW-A": 5.0, "KRW-B": 4.0}
+    found.core.drop_tick("KRW-A")
+    found.core.write_ticks()
+    assert found.ticks["KRW-A"] is first
+    assert found.ticks["KRW-B"] == Tick("KRW-B", 4.0, 0.25, 4.0, 4.0, FIRST_AT + 120)
+
+
+def test_a_tick_that_is_applied_replaces_one_that_waits() -> None:
+    portfolio = BacktestPortfolio(BacktestClock(), KNOWN)
+    closes: list[tuple[float, ...]] = [(1.0, 2.0), (3.0, 4.0)]
+    found = Played(closes, PortfolioState(), lambda *_: None, portfolio.ticks)
+    portfolio.use_core(found.core)
+    portfolio.apply_tick(Tick("KRW-A", 9.0))
+    last = [portfolio.last_tick(name) for name in (*NAMES, "KRW-Z")]
+    assert [each and each.price for each in last] == [9.0, 4.0, None]
+
+
+def test_a_play_begins_with_the_last_prices_of_positions_and_ends_with_their_worth() -> None:
+    held = {"KRW-B": Position("KRW-B", Decimal(3), Decimal(1))}
+    state, ticks = PortfolioState(Decimal(10), held), {"KRW-B": Tick("KRW-B", 1.0)}
+    seen: list[Decimal] = []
+
+    def on_bar(_bar: Bar, view: View) -> str:
+        seen.append(view.equity)
+        return "ends" if len(seen) == 4 else ""
+
+    found = Played([(7.0, 2.5), (7.0, 4.0), (7.0,)], state, on_bar, ticks)
+    assert (found.found, ticks["KRW-B"].price) == ("ends", 1.0)
+    assert repr(found.core.worth) == repr((Decimal("22.0"), 22.0, 12.0))
+    found.core.leave()
+    view = View(found.clock.now(), ticks, held, account_of(state), Decimal(0))
+    found.core.play(found, on_bar, found.clock, found.reprice, view, math.inf)
+    assert seen == [Decimal("17.5")] * 2 + [Decimal("22.0")] * 3
 
 
 def test_ticks_of_played_bars_are_read_as_a_mapping() -> None:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import qts.backtest.compiled_orders as compiled_orders
-import qts.backtest.scan_orders as scan_orders
+import qts.backtest.compiled_scan as compiled_scan
 import qts.backtest.tape as tapes
 from qts.backtest import BacktestConfig, BacktestResult, Chunk, run_backtest, to_json
+from qts.backtest.compiled_scan import ScanOrders
 from qts.backtest.order_manager import DUPLICATE
-from qts.backtest.scan_orders import ScanOrders
 from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import Tick
 from qts.pipeline import SignalOutcome
@@ -165,7 +165,7 @@ def counted_orders() -> Iterator[list[int]]:
 
 @contextmanager
 def without_compiled_orders() -> Iterator[None]:
-    with patch.object(scan_orders, "is_proven", lambda _config: False):
+    with patch.object(compiled_scan, "is_proven", lambda _config: False):
         yield
 
 
@@ -204,9 +204,10 @@ def test_a_run_with_compiled_orders_has_the_result_of_one_without() -> None:
         config=CONFIGS,
         kind=st.sampled_from((Busy, Careful)),
         chunk=st.sampled_from((7, 100_000)),
+        rows=st.sampled_from((1, compiled_orders.LEAST_ROWS)),
     )
-    def check(ticks: list[Tick], config: BacktestConfig, kind: Any, chunk: int) -> None:
-        with patch.object(tapes, "CHUNK", chunk):
+    def check(ticks: list[Tick], config: BacktestConfig, kind: Any, chunk: int, rows: int) -> None:
+        with patch.object(tapes, "CHUNK", chunk), patch.object(compiled_orders, "LEAST_ROWS", rows):
             taken.append(assert_equal_results(kind, {}, ticks, config))
 
     check()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from qts import run_backtest
 from qts.backtest import BacktestConfig
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.instruments import default_instruments
 from qts.backtest.report import figures
+from qts.backtest.sources import default_instruments
 from qts.domain import IntentType, Side, Tick
 from qts.pipeline import StrategyConfig, compute_exposure
 from qts.risk import ApprovedOrder, RiskLimitsConfig, StrategyLimitsConfig, StrategyStopsConfig

@@ -12,7 +12,7 @@ from qts.backtest import BacktestConfig, load_instruments, run_backtest
 from qts.brokers import FeesConfig
 from qts.domain import InstrumentClass, Instruments, RefusedError, Side, Tick, krx_instrument
 from qts.feed import InstrumentList
-from qts.simulators.kis.master import MasterRow, write_master
+from qts.simulators.kis.companies import MasterRow, write_master
 from qts.strategies import NoParams, Signal, Strategy, View
 from tests.backtest.tapes import prices, tape
 

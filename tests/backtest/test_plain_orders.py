@@ -60,6 +60,14 @@ KNOWN = Instruments(
     default=assumed_instrument,
 )
 EXIT = IntentType.EXIT_SIGNAL
+SIZES: tuple[dict[str, Any], ...] = (
+    {"quantity": 1},
+    {"quantity": 2.5},
+    {"quantity": 300},
+    {"value": Decimal(50_000)},
+    {"share": Decimal("0.05")},
+    {"trail": Decimal("0.02")},
+)
 
 
 class Plain(Strategy[NoParams], key="plain"):
@@ -101,7 +109,7 @@ class Plain(Strategy[NoParams], key="plain"):
         price = Decimal(max(10, round(known / 10) * 10))
         match chance.randrange(10):
             case 0:
-                return (replace(signal, quantity=chance.choice((1, 2.5, 300))),)
+                return (replace(signal, **chance.choice(SIZES)),)
             case 1:
                 return (signal, Signal(symbol=other, side=Side.BUY, at=signal.at))
             case 2:
@@ -116,7 +124,8 @@ class Plain(Strategy[NoParams], key="plain"):
             case 6:
                 return tuple(Cancel(each) for each in view.orders)
             case 7:
-                return (replace(signal, trigger=price + 10, time_in_force=60.0),)
+                lifetime = chance.choice((60.0, TimeInForce.DAY))
+                return (replace(signal, trigger=price + 10, time_in_force=lifetime),)
             case 8:
                 return (replace(signal, side=signal.side.opposite),)
             case _:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 import qts.backtest.bar_tape as bar_tapes
 from qts.backtest import BacktestConfig, BarTape, run_backtest
 from qts.backtest.bar_tape_player import BarTapePlayer
-from qts.backtest.order_updates import OrderUpdates
+from qts.backtest.outcomes import OrderUpdates
 from qts.backtest.portfolio import BacktestPortfolio
 from qts.backtest.strategy_run import StrategyRun
 from qts.domain import Bar, Fill, Tick, Timeframe
+from qts.pipeline import PortfolioState, account_of
 from qts.strategies import Instruction, NoParams, View
 from tests.backtest.bars import bar_tape, minute_closes
 from tests.backtest.tapes import SYMBOLS
@@ -58,6 +59,7 @@ class OnBars(RandomOrders, key="random_orders"):
         prices = {symbol: Decimal(str(view.ticks[symbol].price)) for symbol, _ in held}
         value = sum((prices[symbol] * each.quantity for symbol, each in held), Decimal(0))
         assert str(view.equity) == str(view.account.cash + value)
+        assert view.account == account_of(PortfolioState(view.account.cash, view.positions))
         return super().on_bar(bar, view)
 
 
@@ -167,7 +169,9 @@ def made_tape(seed: int, symbols: Sequence[str] = SYMBOLS[1:4]) -> BarTape:
     closes = minute_closes(80, chance.choice((1_794_787_200.0, 1_794_837_600.0)))  # over midnight
     bars = {}
     for symbol in symbols:
-        kept = zip(closes, made_bars(chance, 80, chance.uniform(3_000, 60_000)), strict=True)
+        late = chance.choice((0, 0, 20))  # than bars of other symbols
+        times = [at + late for at in closes]
+        kept = zip(times, made_bars(chance, 80, chance.uniform(3_000, 60_000)), strict=True)
         bars[symbol] = [each for each in kept if chance.random() < 0.9]
     return bar_tape(bars, Timeframe.M1)
 

@@ -20,9 +20,9 @@ from qts.backtest import (
     run_backtest,
     to_json,
 )
-from qts.backtest.frames import Library
-from qts.backtest.page import month_rows
 from qts.backtest.performance import performance
+from qts.backtest.report import month_rows
+from qts.backtest.result import Library
 from qts.domain import RefusedError
 from qts.strategies import RsiScalper
 from tests.backtest.tapes import prices, tape, walk
@@ -124,7 +124,8 @@ def test_a_run_without_trades_has_a_page_too() -> None:
 
 
 def test_parameters_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(RefusedError, match="has no parameter 'lenght'; it has length, low, high"):
+    expected = "no parameter 'lenght'; expected length, low, high; did you mean length"
+    with pytest.raises(RefusedError, match=expected):
         RsiScalper.from_params({"lenght": 4})
 
 

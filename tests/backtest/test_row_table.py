@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.backtest import BarTape, bar_starts, bar_tape, row_table
-from qts.backtest.benchmark import hold_bars
+from qts.backtest import BarTape, bar_tape, row_table
 from qts.backtest.row_table import RowTable, sort_rows, values_before
+from qts.backtest.run import hold_bars
 from qts.domain import RefusedError, Timeframe
 from qts.feed import FileRows
 from tests.backtest.bars import MONDAY
@@ -30,13 +30,13 @@ closes = st.lists(
 @pytest.fixture(autouse=True)
 def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore what `in_windows` sets."""
-    for module in (row_table, bar_starts):
+    for module in (row_table, bar_tape):
         monkeypatch.setattr(module, "WINDOW", row_table.WINDOW)
     monkeypatch.setattr(bar_tape, "EVENTS", bar_tape.EVENTS)
 
 
 def in_windows(size: int) -> None:
-    for module in (row_table, bar_starts):
+    for module in (row_table, bar_tape):
         module.WINDOW = size  # type: ignore[attr-defined]
 
 

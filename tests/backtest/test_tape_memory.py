@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qts.backtest import BarTape, Tape
-from qts.backtest.benchmark import hold_bars
+from qts.backtest.run import hold_bars
 from tests.backtest.bars import MONDAY
 
 # They have no types of their own.

@@ -2,6 +2,7 @@
 //
 //   shortest    the decimal that a price is written as
 //   parse       a decimal from its text
+//   nearest     the double that is read from its text
 //   DecimalSum  the sum of prices times quantities
 //
 // Thread contract: one thread owns a DecimalSum; the functions are pure.
@@ -9,9 +10,11 @@
 // digits might not be enough, nothing is returned.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +26,11 @@ __extension__ typedef __int128 Wide;
 struct ExactDecimal {  // coefficient / 10^decimals
   Wide coefficient = 0;
   int decimals = 0;
+};
+
+struct PackedDecimal {  // the same in half the space
+  std::int64_t coefficient = 0;
+  std::int32_t decimals = 0;
 };
 
 constexpr int kMostDecimals = 22;                      // 10^22 is the largest power of ten that is a double
@@ -49,9 +57,35 @@ inline std::optional<ExactDecimal> shortest(double price) {
   return std::nullopt;
 }
 
-// A text of digits, perhaps with a sign and a point.
+// None: it has too many digits.
+inline std::optional<PackedDecimal> pack(ExactDecimal number) {
+  const auto low = static_cast<std::int64_t>(number.coefficient);
+  if (low != number.coefficient) return std::nullopt;
+  return PackedDecimal{low, number.decimals};
+}
+
+inline ExactDecimal unpacked(PackedDecimal number) { return {number.coefficient, number.decimals}; }
+
+// The places after a text's E-; none: it is no such text.
+inline std::optional<int> parse_places(std::string_view text) {
+  if (text.size() < 3 || text.size() > 4 || text.substr(0, 2) != "E-") return std::nullopt;
+  int places = 0;
+  for (const char each : text.substr(2)) {
+    if (each < '0' || each > '9') return std::nullopt;
+    places = places * 10 + (each - '0');
+  }
+  return places;
+}
+
+// A text of digits, perhaps with a sign, a point and an E with places after the point.
 inline std::optional<ExactDecimal> parse(std::string_view text) {
   ExactDecimal found;
+  if (const auto end = text.find('E'); end != text.npos) {
+    const auto places = parse_places(text.substr(end));
+    if (!places) return std::nullopt;
+    found.decimals = *places;
+    text = text.substr(0, end);
+  }
   const bool is_negative = !text.empty() && text[0] == '-';
   if (is_negative) text.remove_prefix(1);
   bool after_point = false;
@@ -74,8 +108,10 @@ inline std::optional<ExactDecimal> parse(std::string_view text) {
 
 // The number with more decimals; none: it has too many digits.
 inline std::optional<ExactDecimal> with_decimals(ExactDecimal number, int decimals) {
-  const auto more = static_cast<std::size_t>(decimals - number.decimals);
-  const Wide most = kTens[kMostPlaces] / kTens[more];
+  const int added = decimals - number.decimals;
+  if (added > kMostPlaces) return std::nullopt;
+  const auto more = static_cast<std::size_t>(added);
+  const Wide most = kTens[kMostPlaces - more];
   if (number.coefficient > most || number.coefficient < -most) return std::nullopt;
   return ExactDecimal{number.coefficient * kTens[more], decimals};
 }
@@ -87,22 +123,57 @@ inline std::optional<ExactDecimal> add(ExactDecimal one, ExactDecimal other) {
   return ExactDecimal{first->coefficient + second->coefficient, decimals};
 }
 
+// None: it has too many digits.
+inline std::optional<ExactDecimal> multiply(ExactDecimal one, ExactDecimal other) {
+  constexpr Wide small = Wide{1} << 62, most = kTens[kMostPlaces];
+  const Wide first = one.coefficient < 0 ? -one.coefficient : one.coefficient;
+  const Wide second = other.coefficient < 0 ? -other.coefficient : other.coefficient;
+  if (first > small || second > small) {
+    if (second != 0 && first > most / second) return std::nullopt;
+  } else if (first * second > most) {
+    return std::nullopt;
+  }
+  return ExactDecimal{one.coefficient * other.coefficient, one.decimals + other.decimals};
+}
+
 inline std::string to_text(ExactDecimal number) {
-  std::string digits;
-  const bool is_negative = number.coefficient < 0;
-  for (Wide left = is_negative ? -number.coefficient : number.coefficient; left != 0; left /= 10)
-    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(left % 10)));
-  const auto decimals = static_cast<std::size_t>(number.decimals);
-  if (digits.size() <= decimals) digits.insert(0, decimals + 1 - digits.size(), '0');
-  if (decimals > 0) digits.insert(digits.size() - decimals, 1, '.');
-  return is_negative ? "-" + digits : digits;
+  constexpr Wide most = Wide{1} << 62;
+  const auto places = static_cast<std::size_t>(number.decimals);
+  std::string text;  // from the last digit to the first
+  const auto put = [&](int digit) {
+    text.push_back(static_cast<char>('0' + digit));
+    if (text.size() == places) text.push_back('.');
+  };
+  Wide left = number.coefficient < 0 ? -number.coefficient : number.coefficient;
+  for (; left > most; left /= 10) put(static_cast<int>(left % 10));
+  for (auto rest = static_cast<std::uint64_t>(left); rest != 0; rest /= 10) put(static_cast<int>(rest % 10));
+  while (text.size() < places) put(0);
+  if (text.empty() || text.back() == '.') put(0);
+  if (number.coefficient < 0) text.push_back('-');
+  std::reverse(text.begin(), text.end());
+  return text;
 }
 
 // The nearest double: one division of numbers that are exact as doubles. None: the coefficient is not.
 inline std::optional<double> to_double(ExactDecimal number) {
   constexpr Wide most = Wide{1} << 53;
-  if (number.coefficient > most || number.coefficient < -most) return std::nullopt;
+  if (number.coefficient > most || number.coefficient < -most || number.decimals > kMostDecimals) return std::nullopt;
   return static_cast<double>(number.coefficient) / ten_to(number.decimals);
+}
+
+// The nearest double of any number.
+inline double nearest(ExactDecimal number) {
+  if (const auto found = to_double(number)) return *found;
+  if (auto small = pack(number)) {
+    while (small->decimals > 0 && small->coefficient % 10 == 0) {
+      small->coefficient /= 10;
+      --small->decimals;
+    }
+    if (const auto found = to_double(unpacked(*small))) return *found;
+  }
+  // Without a point, which depends on the locale.
+  const std::string text = to_text({number.coefficient, 0}) + "e-" + std::to_string(number.decimals);
+  return std::strtod(text.c_str(), nullptr);
 }
 
 // Sum of positive products. None of the sums on the way to it has more digits than it has.

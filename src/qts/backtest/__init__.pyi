@@ -1,9 +1,6 @@
 from qts.backtest.bar_tape import BarTape as BarTape
 from qts.backtest.config import BacktestConfig as BacktestConfig
-from qts.backtest.frames import result_frame as result_frame
 from qts.backtest.html_report import HtmlPage as HtmlPage
-from qts.backtest.instruments import default_instruments as default_instruments
-from qts.backtest.instruments import load_instruments as load_instruments
 from qts.backtest.jobs import BacktestCompleted as BacktestCompleted
 from qts.backtest.jobs import BacktestFailed as BacktestFailed
 from qts.backtest.jobs import BacktestJobHandler as BacktestJobHandler
@@ -26,8 +23,11 @@ from qts.backtest.report import to_json as to_json
 from qts.backtest.result import BacktestResult as BacktestResult
 from qts.backtest.result import DataInfo as DataInfo
 from qts.backtest.result import StrategyResult as StrategyResult
+from qts.backtest.result import result_frame as result_frame
 from qts.backtest.run import run_backtest as run_backtest
 from qts.backtest.sources import DataSelection as DataSelection
+from qts.backtest.sources import default_instruments as default_instruments
+from qts.backtest.sources import load_instruments as load_instruments
 from qts.backtest.sources import select_tape as select_tape
 from qts.backtest.tape import Chunk as Chunk
 from qts.backtest.tape import Tape as Tape

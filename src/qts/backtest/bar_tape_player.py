@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from itertools import compress, count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,9 +26,9 @@ from msgspec.structs import replace
 from qts._native import BarCalls
 from qts.backtest.bar_tape import FIELDS, BarEvents, BarTape, Rows
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.portfolio import Place, PlayedTicks
+from qts.backtest.portfolio import Place
 from qts.backtest.strategy_run import StrategyRun
-from qts.domain import Bar, RefusedError, Side, Tick, Timeframe, exact_decimal
+from qts.domain import Bar, RefusedError, Side, Tick, Timeframe
 from qts.router import BAR, TICK, MarketPlane, bar_session
 
 _BEFORE_S = 0.001  # prices of a bar are inside of the longer bar that they end
@@ -86,7 +87,7 @@ class BarTapePlayer:
         self._only = self._only_run()
         if self._only is not None:
             self._only.use_core(self._calls, self._calls.write_ends)
-            engine.portfolio.show_ticks(PlayedTicks(ticks, self._calls.write_ticks))
+            engine.portfolio.use_core(self._calls)
         self._warm_up()
 
     def play(self, events: BarEvents) -> int:
@@ -125,21 +126,20 @@ class BarTapePlayer:
         It does what `_play_moment` does with one strategy that only takes bars of the tape.
         """
         engine, calls, run = self._engine, self._calls, self._only
-        while run is not None and run.is_ready and not engine.watched:
-            if engine.updates.has_any:
-                break
+        while run is not None and run.is_ready and not (engine.watched or engine.updates.has_any):
             until = min(engine.timer_due, engine.day_ends_at)
-            found = run.play_bars(calls, engine.portfolio, engine.curve, until)
-            if found is None:
+            if (found := run.play_bars(calls, engine.portfolio, engine.curve, until)) is None:
                 break
             index = calls.moment
             at = moments.at[index].item()
             engine.on_signals(run, found)
             engine.updates.handle()
-            self._play_rest(run, at)
+            if calls.left:
+                self._play_rest(run, at)
             self._end_moment(at)
             self._open_each(moments, index)
             calls.leave()
+        calls.write_ticks()
         return calls.moment
 
     def _load(self, moments: _Moments, until: float) -> None:
@@ -150,6 +150,7 @@ class BarTapePlayer:
         table, numbers = np.empty((len(rows), len(FIELDS))), rows["symbol"].astype(np.int64)
         for column, name in enumerate(FIELDS):
             table[:, column] = rows[name]
+        self._opening: npt.NDArray[np.int32] = self._tape.rows["symbol"][moments.opened]
         self._expect(numbers, table)
         if computed := self._computed(rows, until):
             due = sorted([*self._due, *computed], key=itemgetter(0))
@@ -190,26 +191,28 @@ class BarTapePlayer:
         watched = self._engine.watched
         if not watched or not (opening := moments.opening[index]):
             return
-        symbols, numbers = self._tape.symbols, self._tape.rows["symbol"]
         last, at = moments.opened_to[index], moments.at[index].item()
-        rows = moments.opened[last - opening : last]
-        for row, number in zip(rows.tolist(), numbers[rows].tolist(), strict=True):
-            if symbols[number] in watched:
-                self._open(row, at)
+        opened = slice(last - opening, last)
+        names = map(self._tape.symbols.__getitem__, self._opening[opened].tolist())
+        for place in compress(count(last - opening), map(watched.__contains__, names)):
+            self._open(moments.opened[place], at)
 
     def _open(self, row: int, at: float) -> None:
         """Match the open of a bar, and let the stops see it."""
-        number, closes_at, first, high, low, _, volume, _ = self._tape.rows[row].item()
+        number, closes_at, first, high, low, _, volume, _ = self._tape.rows.item(row)
         symbol, engine = self._tape.symbols[number], self._engine
         if not self._tape.is_traded[row]:
             return
         tick = Tick(symbol, first, volume / _QUARTERS, first, first, at)
         engine.clock.at, engine.clock.place = at, Place.INSIDE_BAR
         engine.portfolio.apply_tick(tick)
-        engine.manager.on_open(tick, exact_decimal(low), exact_decimal(high), closes_at)
-        engine.stop_orders.on_open(symbol, closes_at)
-        engine.trigger_stop_orders(tick)
-        engine.check_stops(tick, engine.clock.monotonic_ns())
+        engine.manager.on_open(tick, low, high, closes_at)
+        stop_orders = engine.stop_orders
+        if symbol in stop_orders or stop_orders.due <= at:
+            stop_orders.on_open(symbol, closes_at)
+            engine.trigger_stop_orders(tick)
+        if symbol in engine.portfolio.positions:
+            engine.check_stops(tick, engine.clock.monotonic_ns())
         engine.updates.handle()
         engine.clock.place = Place.BAR_CLOSE
 
@@ -275,7 +278,7 @@ class BarTapePlayer:
         engine, calls = self._engine, self._calls
         engine.clock.at = at
         while calls.left and run.is_ready and not engine.updates.has_any:
-            if found := run.play_rest(calls, engine.view_of(run)):
+            if found := run.play_rest(calls, run.view_of(engine.portfolio)):
                 engine.on_signals(run, found)
                 engine.updates.handle()
         if calls.left:

@@ -4,6 +4,7 @@
                      └─▶ in doubt ──▶ the scan returns, and Python decides
     its next price   ──▶ FILLED in the log
     the timer is due ──▶ a PRICE for each position, and SAMPLED
+    a new day        ──▶ NEW_DAY, if no order is open
 
 The invariant: the result of a backtest is the same with and without these orders, whatever the
 tape, the parameters and the limits. The scan takes an order only if it can prove that the steps,
@@ -12,29 +13,39 @@ quote. What it compares are doubles, which differ from the decimals of the accou
 order only if the comparison holds by more than the largest error (`SLACK`). Cash counts fees that
 are not rounded down, and is a lower bound. In doubt the scan returns.
 
-Before Python reads the account, the log is applied to it in decimals (`order_log.py`), and orders
-that still wait for a price become open orders of the order manager. A configuration that is not
+Before Python reads the account, the log is applied to it in decimals (`CoreLog`), and orders that
+still wait for a price become open orders of the order manager. A configuration that is not
 proven here has no compiled orders at all (`is_proven`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from qts._native import AppliedLog, OrderLog
 from qts.backtest.config import BacktestConfig
+from qts.backtest.late_values import RowPart
+from qts.domain import Fill, Instruments, Side
 from qts.risk import RiskLimits
+
+if TYPE_CHECKING:
+    from qts.backtest.order_log import PlainTerms
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-BOUGHT, SOLD, FILLED, SAMPLED, PRICE = 0, 1, 2, 3, 4  # kinds of a row in the log
+BOUGHT, SOLD, FILLED, SAMPLED, PRICE, NEW_DAY = range(6)  # kinds of a row in the log
+ROW = 2  # column of the log: the row of the chunk
 LOG_ROWS = 8192
 MIN_LATENCY_MS = 0.1  # an order never fills on its own tick, nor has two signals of one time
 _MIN_INTERVAL_S = _MIN_TTL_S = 0.001
 LATEST_S = 9e9  # nanoseconds of a later time do not fit into 64 bits
+LEAST_ROWS = 8  # fewer rows of a log are faster in Python
 
 # Columns of `whole`, by symbol:
 SIDE, STARTS, POSITION_IN_LOG = 0, 1, 2
@@ -45,7 +56,10 @@ MAX_VALUE, MAX_QUANTITY, MAX_EXPOSURE, MAX_SYMBOL, DAILY_LOSS, LATENCY_NS = rang
 INTERVAL, SAMPLE = 6, 7
 DUE, NEXT_POINT, DAY_END, CASH, HOLDS, REALISED, SLACK = range(8, 15)
 # Indices into `counts`; the first two do not change:
-MAX_SYMBOLS, PER_DAY, LOGGED, HELD, WAITING, ORDERS = range(6)
+MAX_SYMBOLS, PER_DAY, LOGGED, HELD, WAITING, ORDERS, OPEN = range(7)
+_ONE = Decimal(1)
+# The lot, the largest quantity, the fees of a purchase and of a sale, and the places of a fee.
+_Terms = tuple[Decimal, Decimal, Decimal, Decimal, int]
 
 
 class OrderArrays(NamedTuple):
@@ -67,7 +81,7 @@ class OrderArrays(NamedTuple):
             np.zeros((symbols, 10)),
             np.zeros((2, symbols), np.int64),
             np.zeros(15),
-            np.zeros(6, np.int64),
+            np.zeros(7, np.int64),
             np.zeros(min(limits.orders_per_minute, limits.orders_per_day)),
             np.zeros((LOG_ROWS + 2 * symbols, 3), np.int64),
             np.zeros(LOG_ROWS + 2 * symbols),
@@ -103,3 +117,138 @@ def is_proven(config: BacktestConfig) -> bool:
         and not config.instances
         and config.interval_s >= _MIN_INTERVAL_S
     )
+
+
+class LogAccount(NamedTuple):
+    """Account before a log: what the core has to know of it."""
+
+    positions: dict[str, Fill]  # the only purchase of each, by symbol
+    # Cash, what the day has realised after fees, and what the strategy has realised and paid.
+    amounts: tuple[Decimal, Decimal, Decimal, Decimal]
+    hold_decimals: int  # places of the cash that is free
+
+
+class OrderPart(RowPart):
+    """Proposals of a log."""
+
+    def __init__(self, log: AppliedLog, key: str, ttl_s: float) -> None:
+        self._log = log
+        self._key = key
+        self._ttl_s = ttl_s
+
+    def __len__(self) -> int:
+        return self._log.orders
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        key, ttl_s = self._key, self._ttl_s
+        return [(key, ttl_s, *row, key) for row in self._log.order_rows()]
+
+    def column(self, name: str) -> list[Any] | None:
+        return [self._key] * len(self) if name == "strategy_key" else None
+
+
+class FillPart(RowPart):
+    """Fills of a log; `first` is the number of its first order."""
+
+    def __init__(self, log: AppliedLog, first: int) -> None:
+        self._log = log
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._log.fills
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return list(self._log.fill_rows(self._first))
+
+    def total(self, name: str) -> tuple[Decimal, Decimal] | None:
+        sums = {"amount": self._log.traded, "fee": self._log.charged}
+        return (sums[name], sums[name]) if name in sums else None
+
+
+class TradePart(RowPart):
+    """Trades of a log; `before` has the purchases of the positions from before it."""
+
+    def __init__(self, log: AppliedLog, first: int, key: str, before: Sequence[Fill]) -> None:
+        self._log = log
+        self._first = first
+        self._key = key
+        self._before = before
+
+    def __len__(self) -> int:
+        return self._log.trades
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        fills, before = self._log.fill_rows(self._first), self._before
+        return [
+            (fills[entry] if entry >= 0 else before[-1 - entry], fills[end], self._key)
+            for entry, end in self._log.trade_places()
+        ]
+
+    def column(self, name: str) -> list[Any] | None:
+        return [self._key] * len(self) if name == "strategy" else None
+
+    def floats(self, name: str) -> list[float] | None:
+        return self._log.profits() if name == "profit" else None
+
+    def total(self, name: str) -> tuple[Decimal, Decimal] | None:
+        return (self._log.profit, self._log.profit_size) if name == "profit" else None
+
+
+class CoreLog:
+    """Applies logs in the C++ core, in whole numbers that are exact.
+
+    The arithmetic, its digits and its places are those of `order_log.py`, which applies a log where
+    28 digits may not be enough, or where a position is of more than one fill. What the core returns
+    stays in its columns; rows, and proposals, fills and trades of them, are made when somebody
+    reads them.
+    """
+
+    def __init__(self, limits: RiskLimits, instruments: Instruments, terms: PlainTerms) -> None:
+        self._instruments = instruments
+        self._terms = terms
+        self._core: OrderLog | None = None  # None: the limits have too many digits for it
+        self._limits = limits
+        self._indices: dict[str, int] = {}
+
+    def grow(self, symbols: Sequence[str]) -> None:
+        """Have the terms of all these symbols."""
+        places: dict[object, int] = {}
+        terms: list[_Terms] = []
+        of_symbol = []
+        for symbol in symbols:
+            instrument = self._instruments[symbol]
+            key = instrument.lot, instrument.market, instrument.sale_tax
+            place = places.get(key)
+            if place is None:
+                place = places[key] = len(terms)
+                terms.append(self._terms_of(symbol))
+            of_symbol.append(place)
+        self._indices = {symbol: index for index, symbol in enumerate(symbols)}
+        try:
+            self._core = OrderLog(self._limits.max_order_value, self._limits.max_quantity)
+            self._core.set_symbols(list(symbols), terms, of_symbol)
+        except ValueError:  # too many digits
+            self._core = None
+
+    def _terms_of(self, symbol: str) -> _Terms:
+        instrument, fees = self._instruments[symbol], self._terms.fees_of(symbol)
+        most = instrument.floor_to_lot(self._limits.max_quantity)
+        decimals = -int(self._terms.fee(symbol, True, _ONE).as_tuple().exponent)
+        rates = fees.of(Side.BUY, _ONE), fees.of(Side.SELL, _ONE)
+        return instrument.lot, most, *rates, decimals
+
+    def apply(
+        self,
+        rows: npt.NDArray[np.int64],
+        values: npt.NDArray[np.float64],
+        at: npt.NDArray[np.float64],
+        account: LogAccount,
+    ) -> AppliedLog | None:
+        """Apply rows to an account, `at` are the times of the chunk; None: the core cannot."""
+        if self._core is None:
+            return None
+        positions = [
+            (self._indices[symbol], fill.quantity, fill.price, fill.fee)
+            for symbol, fill in account.positions.items()
+        ]
+        return self._core.apply(rows, values, at, positions, account.amounts, account.hold_decimals)

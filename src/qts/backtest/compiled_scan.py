@@ -1,4 +1,4 @@
-"""Compiled scan over a tape that returns only where Python has something to do.
+"""Compiled scan over a tape that returns only where Python has something to do, and its orders.
 
     scan(i) ──▶ TIMER   the timer is due before event i
             ──▶ ACTIVE  event i is of a symbol with an open order or a watched position
@@ -12,20 +12,47 @@ that are certain to be approved are decided and filled here (`compiled_orders.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from qts.backtest.compiled_orders import DAY_END, DUE, LOGGED, SIDE, STARTS
+from qts.backtest import compiled_orders
+from qts.backtest.compiled_orders import (
+    AVERAGE,
+    CASH,
+    DAY_END,
+    DUE,
+    ENTERS,
+    HELD,
+    LOGGED,
+    NEXT_POINT,
+    OPEN,
+    ORDERS,
+    QUANTITY,
+    ROW,
+    SIDE,
+    SLACK,
+    STARTS,
+    WAITING,
+    CoreLog,
+    OrderArrays,
+    is_proven,
+)
+from qts.backtest.engine import BacktestEngine
+from qts.backtest.order_log import LogSource, PlainTerms
+from qts.backtest.tape import Chunk
+from qts.domain import Instrument, Side
 from qts.strategies import Numbers, Step, compile_step
 
 TIMER, ACTIVE, SIGNAL, END, APPLY = 0, 1, 2, 3, 4
 
 # Indices into the output of a scan, which is valid even if a step raises:
 INDEX, STEPS, BLOCKED, DIRECTION = 0, 1, 2, 3
+_CUT = "risk.limits.max_quantity"
 
 
 class SymbolRows(NamedTuple):
@@ -99,7 +126,7 @@ def _make_scan(step: Any, rules: Any, takes_orders: bool) -> Callable[..., int]:
             if at[i] >= due:
                 if not takes_orders:
                     return TIMER
-                if not pass_timer(orders, latest, at[i], i):
+                if not pass_timer(orders, latest, at[i], i, at[i] < blocked_until):
                     is_last = orders.counts[LOGGED] == 0 or at[i] >= orders.money[DAY_END]
                     return TIMER if is_last else APPLY
                 due = orders.money[DUE]
@@ -150,3 +177,147 @@ def _make_scan(step: Any, rules: Any, takes_orders: bool) -> Callable[..., int]:
         return END
 
     return scan
+
+
+def takes_orders(engine: BacktestEngine) -> bool:
+    """Return whether a compiled scan may take orders.
+
+    It cannot know what Python would decide of positions from before, nor have every signal read.
+    """
+    has_positions = bool(engine.portfolio.positions)
+    return is_proven(engine.config) and not has_positions and not engine.signals.is_read
+
+
+class ScanOrders:
+    """Orders of a compiled scan on the side of Python: what it may do, and what it has done.
+
+    Holds the arrays of the orders that the scan takes; `apply` writes them to the account.
+    """
+
+    def __init__(self, engine: BacktestEngine, symbols: Sequence[str]) -> None:
+        self._engine = engine
+        self._run = engine.runs[0]
+        config, portfolio = engine.config, engine.portfolio
+        self._limits = config.limits.exact
+        self.is_on = takes_orders(engine)
+        engine.plain_orders.is_on = False  # the scan has them
+        self.taken = 0
+        self._source = LogSource(
+            self._run.key,
+            PlainTerms(config, portfolio.instruments),
+            engine.curve,
+            engine.proposals,
+            config.signal_ttl_s,
+        )
+        terms = self._source.terms
+        self._core = CoreLog(self._limits, portfolio.instruments, terms)
+        self._names = np.array((), object)
+        self._indices: dict[str, int] = {}
+        self._is_current = False  # lists and counts are those of the account
+        self._day_ends_at = 0.0
+        self.arrays = OrderArrays.of(0, self._limits, config)
+        self.grow(symbols)
+
+    def grow(self, symbols: Sequence[str]) -> None:
+        """Have rows for all these symbols."""
+        instruments = self._engine.portfolio.instruments
+        self.arrays = OrderArrays.of(len(symbols), self._limits, self._engine.config)
+        self._names = np.array(symbols, object)
+        self._indices = {symbol: index for index, symbol in enumerate(symbols)}
+        self._is_current = False
+        if self.is_on:
+            self._core.grow(symbols)
+            for index, symbol in enumerate(symbols):
+                self.arrays.parts[index, : ENTERS + 7] = self._terms(instruments[symbol])
+
+    def _terms(self, instrument: Instrument) -> tuple[float, ...]:
+        limits, minimum = self._limits, instrument.min_order_value
+        fees, lots = self._engine.config.costs.of(instrument), 1 / instrument.lot
+        is_known = not instrument.entry_block and lots == lots.to_integral_value()
+        return (
+            is_known,
+            float(lots),
+            float(instrument.floor_to_lot(limits.max_quantity)),
+            float(max(limits.min_order_value, minimum / (1 - limits.exit_margin))),
+            float(minimum),
+            float(fees.of(Side.BUY, Decimal(1))),
+            float(fees.of(Side.SELL, Decimal(1))),
+        )
+
+    def on_change(self) -> None:
+        """Note that a position or an order has changed."""
+        self._is_current = False
+
+    def begin(self) -> OrderArrays | None:
+        """Return the arrays with the timer and the account as they are now; None: they are off."""
+        if not self.is_on:
+            return None
+        engine, (_, _, _, money, counts, recent, _, _) = self._engine, self.arrays
+        money[DUE] = engine.due
+        money[DAY_END], money[NEXT_POINT] = engine.day_ends_at, engine.curve.next_at
+        cash, holds, realised = engine.manager.money
+        money[CASH : SLACK + 1] = cash, holds, realised, 1e-9 * (1 + abs(cash) + abs(realised))
+        times = engine.manager.order_times
+        if engine.day_ends_at != self._day_ends_at or counts[ORDERS] != len(times):
+            self._day_ends_at, count = engine.day_ends_at, len(times)
+            counts[ORDERS], kept = count, times[-len(recent) :]
+            recent[np.arange(count - len(kept), count) % len(recent)] = kept
+        if not self._is_current:
+            self._list_positions()
+        counts[OPEN] = len(engine.manager.open)
+        return self.arrays
+
+    def _list_positions(self) -> None:
+        portfolio, (_, parts, lists, _, counts, _, _, _) = self._engine.portfolio, self.arrays
+        for number, each in enumerate(portfolio.positions.values()):
+            index = lists[0, number] = self._indices[each.symbol]
+            parts[index, AVERAGE] = float(each.average_price)
+        buying = [
+            (symbol, float(sum(each.remaining for each in orders.values())))
+            for symbol, orders in self._engine.manager.open.items()
+            if any(each.proposal.side is Side.BUY for each in orders.values())
+        ]
+        for number, (symbol, quantity) in enumerate(buying):
+            index = lists[1, number] = self._indices[symbol]
+            parts[index, QUANTITY] = quantity
+        counts[HELD], counts[WAITING] = len(portfolio.positions), len(buying)
+        self._is_current = True
+
+    def apply(self, chunk: Chunk) -> None:
+        """Apply what a scan of a chunk has logged."""
+        if not self.is_on:
+            return
+        engine, (whole, _, _, money, counts, _, log, values) = self._engine, self.arrays
+        engine.due, count = float(money[DUE]), int(counts[LOGGED])
+        if money[DAY_END] != engine.day_ends_at:
+            engine.pass_day(float(money[DAY_END]))
+            self._day_ends_at = engine.day_ends_at
+        if not count:
+            return
+        before = len(engine.proposals)
+        cuts, waiting = self._write(chunk, log[:count], values[:count])
+        taken = len(engine.proposals) - before
+        self.taken += taken
+        self._run.signals += taken
+        if cuts:
+            engine.cuts[_CUT] += cuts
+        engine.clock.at, counts[LOGGED] = float(chunk.at[log[count - 1, ROW]]), 0
+        if waiting:
+            whole[:, SIDE] = 0
+        self._is_current = not waiting
+
+    def _write(
+        self, chunk: Chunk, log: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+    ) -> tuple[int, int]:
+        """Write rows to the account: in the core where it can, otherwise one by one."""
+        manager, source = self._engine.manager, self._source
+        if len(log) >= compiled_orders.LEAST_ROWS:
+            account = manager.log_account(source.key)
+            found = account and self._core.apply(log, values, chunk.at, account)
+            if account and found:
+                return manager.apply_core(found, account, source)
+        kinds, symbols, rows = log.T
+        names, at = self._names[symbols].tolist(), chunk.at[rows].tolist()
+        return manager.apply_log(
+            zip(kinds.tolist(), names, at, values.tolist(), strict=True), source
+        )

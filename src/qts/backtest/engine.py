@@ -22,19 +22,15 @@ from functools import partial
 from typing import Any
 
 from qts.backtest.config import BacktestConfig
-from qts.backtest.order_changes import change_orders
 from qts.backtest.order_manager import DUPLICATE
 from qts.backtest.order_rows import proposal_rows
-from qts.backtest.order_updates import OrderUpdates
+from qts.backtest.outcomes import OrderUpdates, SignalLog, change_orders, cut_reason
 from qts.backtest.performance import EquityCurve
 from qts.backtest.plain_order_manager import PlainOrderManager
 from qts.backtest.plain_orders import PlainOrders
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Opening, day_end
-from qts.backtest.risk_snapshot import risk_snapshot
-from qts.backtest.signal_log import SignalLog
-from qts.backtest.sizes import cut_reason
 from qts.backtest.stop_orders import BacktestStopOrders
-from qts.backtest.stops import BacktestStops
+from qts.backtest.stops import BacktestStops, risk_snapshot
 from qts.backtest.strategy_run import StrategyRun
 from qts.brokers import PaperMatchingEngine
 from qts.domain import Bar, Instruments, OrderSnapshot, OrderTerms, RefusedError, Tick
@@ -134,12 +130,8 @@ class BacktestEngine:
 
     def on_tick(self, tick: Tick) -> None:
         """Handle a tick; one that nothing waits for only becomes the last of its symbol."""
-        at = tick.at
-        if (
-            tick.symbol in self.watched
-            or at >= self.manager.next_deadline
-            or at >= self.stop_orders.due
-        ):
+        at, manager = tick.at, self.manager
+        if tick.symbol in self.watched or at >= manager.next_deadline or at >= self.stop_orders.due:
             self.apply_tick(tick)
             self.check_stops(tick, self.clock.monotonic_ns())
         else:
@@ -272,6 +264,10 @@ class BacktestEngine:
         if first:
             self.curve.add(at, self.portfolio, force=True)
 
+    def pass_day(self, ends_at: float) -> None:
+        """Note that a compiled scan has begun a day; no order was open."""
+        self.day_ends_at, self._block = ends_at, None
+
     def is_ordered(self, signal: Signal) -> bool:
         """Return whether an order of its symbol is in flight, as live."""
         return self.manager.has_recent_order(signal, self.config.fill_timeout_s)
@@ -374,7 +370,7 @@ class BacktestEngine:
 
     def _on_change(self, symbol: str) -> None:
         has_stops = self._stops is not None and self.portfolio.position(symbol) is not None
-        if has_stops or self.manager.is_open(symbol) or symbol in self.stop_orders:
+        if self.manager.is_open(symbol) or has_stops or symbol in self.stop_orders:
             self.watched.add(symbol)
         else:
             self.watched.discard(symbol)

@@ -9,14 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from qts.backtest.compiled_orders import BOUGHT, FILLED, PRICE, SAMPLED
+from qts.backtest.compiled_orders import (
+    BOUGHT,
+    FILLED,
+    NEW_DAY,
+    PRICE,
+    SAMPLED,
+    FillPart,
+    LogAccount,
+    OrderPart,
+    TradePart,
+)
 from qts.backtest.config import BacktestConfig
-from qts.backtest.late_rows import LateRows
-from qts.backtest.open_order import BacktestOrder
+from qts.backtest.late_values import LateRows
 from qts.backtest.order_manager import BacktestOrderManager
 from qts.backtest.order_rows import (
+    BacktestOrder,
     FillRow,
     intent_of,
     make_fill,
@@ -27,7 +37,9 @@ from qts.backtest.order_rows import (
 from qts.backtest.performance import EquityCurve, OpenTrade
 from qts.brokers import PaperOrder
 from qts.domain import (
+    STOPS,
     FeeSchedule,
+    Fill,
     Instruments,
     IntentType,
     OrderRequest,
@@ -35,8 +47,11 @@ from qts.domain import (
     Side,
     exact_decimal,
 )
-from qts.orders import PositionState
+from qts.orders import PositionState, StrategyFigures
 from qts.risk import OrderProposal
+
+if TYPE_CHECKING:
+    from qts._native import AppliedLog
 
 _FLAT, _ZERO, _ONE = PositionState(), Decimal(0), Decimal(1)
 
@@ -163,11 +178,73 @@ class LoggingOrderManager(BacktestOrderManager):
                 batch.price(symbol, value)
             elif kind == SAMPLED:
                 batch.sample(value, source.curve)
+            elif kind == NEW_DAY:
+                orders = self.orders
+                self._begin_day()
             else:
                 self._apply_order(batch, source, symbol, kind == BOUGHT, at, value)
         self._orders_of[source.key] += self.orders - orders
         self.filled[source.key] += len(self.fills) - fills
-        self._write_account(batch, source.key)
+        return self._finish_log(batch, source.key)
+
+    def log_account(self, key: str) -> LogAccount | None:
+        """Return the account that a log of a strategy is applied to in the core.
+
+        None: the core does not know such an account.
+        """
+        portfolio, before = self._portfolio, dict[str, Fill]()
+        if key in ("", STOPS):  # its fills have another owner
+            return None
+        for symbol in portfolio.positions:
+            fill = self._open_trades[symbol].only_fill
+            if fill is None:
+                return None
+            before[symbol] = fill
+        figures = self.figures.get(key, StrategyFigures())
+        free = self._matching.account.free_cash
+        amounts = portfolio.cash, self._realised, figures.realised, figures.fees
+        return LogAccount(before, amounts, -int(free.as_tuple().exponent))
+
+    def apply_core(
+        self, found: AppliedLog, account: LogAccount, source: LogSource
+    ) -> tuple[int, int]:
+        """Take what the core has made of a log; return what `apply_log` does."""
+        key, first = source.key, self.orders + 1
+        batch = LogBatch(found.cash, {})
+        batch.cuts = found.cuts
+        batch.held = dict.fromkeys(found.held(), _ZERO)
+        batch.changed = dict.fromkeys(found.changed())
+        batch.entered = {row[1]: (row, key) for row in found.entered(first)}
+        for place, (symbol, is_entry, quantity, at), quote in found.waiting():
+            batch.sent[symbol] = first + place, is_entry, quantity, at, quote, source, key
+        self.orders += found.orders
+        if found.is_new_day:
+            self._begin_day()
+        times = found.times()  # of the day
+        self._order_times += times
+        self._orders_of[key] += len(times)
+        self.filled[key] += found.fills
+        self._realised = found.day
+        if found.fills:
+            figures = self.figures[key]
+            figures.fills += found.fills
+            figures.realised, figures.fees = found.realised, found.fees
+        source.proposals.add_part(OrderPart(found, key, source.ttl_s))
+        self.fills.add_part(FillPart(found, first))
+        self.trades.add_part(TradePart(found, first, key, tuple(account.positions.values())))
+        source.curve.add_played(found.points())
+        if found.hold_decimals > account.hold_decimals:
+            self._matching.account.pass_hold(Decimal((0, (0,), -found.hold_decimals)))
+        for symbol in batch.changed:
+            is_held = symbol in batch.held
+            if not is_held or symbol in batch.entered:
+                self._open_trades.pop(symbol, None)
+                self._positions.pop(symbol, None)
+                self._fill_owners.owner(symbol, key, intent_of(is_held), is_flat=not is_held)
+        return self._finish_log(batch, key)
+
+    def _finish_log(self, batch: LogBatch, key: str) -> tuple[int, int]:
+        self._write_account(batch, key)
         for symbol, order in batch.sent.items():
             self._open_order(symbol, order)
         for symbol in batch.changed:

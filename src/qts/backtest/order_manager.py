@@ -15,8 +15,7 @@ from decimal import Decimal
 from heapq import heappop, heappush
 from uuid import UUID
 
-from qts.backtest.open_order import BacktestOrder, UpdateTakers
-from qts.backtest.order_rows import fill_rows, trade_rows
+from qts.backtest.order_rows import BacktestOrder, UpdateTakers, fill_rows, trade_rows
 from qts.backtest.performance import OpenTrade, Trade
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place, day_end
 from qts.brokers import PaperMatchingEngine, PaperOrder
@@ -32,6 +31,7 @@ from qts.domain import (
     Side,
     Tick,
     TimeInForce,
+    exact_decimal,
     good_until,
 )
 from qts.orders import AccountState, FillOwners, OpenOrder, PositionState, StrategyFigures
@@ -83,8 +83,7 @@ class BacktestOrderManager:
         self.expired: Counter[str] = Counter()  # orders that ended unfilled, by reason
         self.fills = fill_rows()
         self.filled: Counter[str] = Counter()  # number of fills by strategy
-        # By the strategy that owns the fill.
-        self.figures: defaultdict[str, StrategyFigures] = defaultdict(StrategyFigures)
+        self.figures = defaultdict[str, StrategyFigures](StrategyFigures)  # by owner of the fill
         self._fill_owners = FillOwners()
         self.trades = trade_rows()
 
@@ -105,14 +104,15 @@ class BacktestOrderManager:
             self._apply(self._matching.on_tick(tick, self._clock.monotonic_ns()))
             self._remove_cancelled()
 
-    def on_open(self, tick: Tick, low: Decimal, high: Decimal, closes_at: float) -> None:
+    def on_open(self, tick: Tick, low: float, high: float, closes_at: float) -> None:
         """Begin a bar: match its open with the orders that rest and with those that wait for it.
 
         What arrives stays at least until the bar closes: a bar does not tell when it traded where.
         """
         self._expire()
         at_ns, symbol = self._clock.monotonic_ns(), tick.symbol
-        self._apply(self._matching.on_open(tick, (low, high), at_ns))
+        reach = exact_decimal(low), exact_decimal(high)
+        self._apply(self._matching.on_open(tick, reach, at_ns))
         for order, opened in self._arriving.pop(symbol, ()):
             self._set_deadline(opened, math.nextafter(closes_at, math.inf))
             self._apply(self._matching.start(order, at_ns))
@@ -127,6 +127,9 @@ class BacktestOrderManager:
             for order_id in [each for each in orders if each not in arriving]:
                 if order_id in self.open.get(symbol, ()):  # its time in force may end with it
                     self._cancel(symbol, order_id, DAY_ENDED)
+        self._begin_day()
+
+    def _begin_day(self) -> None:
         self._order_times.clear()
         self._orders_of.clear()
         self._realised = Decimal(0)

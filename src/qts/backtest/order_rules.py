@@ -39,7 +39,9 @@ from qts.backtest.compiled_orders import (
     MAX_SYMBOLS,
     MAX_VALUE,
     MOST,
+    NEW_DAY,
     NEXT_POINT,
+    OPEN,
     ORDERS,
     PER_DAY,
     POSITION_IN_LOG,
@@ -55,6 +57,7 @@ from qts.backtest.compiled_orders import (
     STARTS,
     WAITING,
 )
+from qts.backtest.portfolio import DAY_S, SEOUL_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,20 +69,25 @@ def compiled(function: F) -> F:
 
 
 @compiled
-def pass_timer(orders: Any, latest: Any, at: float, row: int) -> bool:
-    """Handle the timer as the engine does, if it only adds a point to the curve."""
+def pass_timer(orders: Any, latest: Any, at: float, row: int, is_blocked: bool) -> bool:
+    """Handle the timer as the engine does, if it only adds a point to the curve or begins a day."""
     money, counts = orders.money, orders.counts
-    if at >= money[DAY_END]:
+    is_new_day = at >= money[DAY_END]
+    if is_new_day and (counts[OPEN] > 0 or is_blocked or not 0.0 < money[DAY_END] <= at < LATEST_S):
         return False
     due, held = money[DUE], counts[HELD]
+    if counts[LOGGED] + held + 4 >= len(orders.values):
+        return False
     if due >= money[NEXT_POINT]:
-        if counts[LOGGED] + held + 4 >= len(orders.values):
-            return False
         for each in range(held):
             symbol = orders.lists[0, each]
             _write(orders, PRICE, symbol, row, latest[symbol, 0])
         _write(orders, SAMPLED, 0, row, due)
         money[NEXT_POINT] = due + money[SAMPLE]
+    if is_new_day:
+        _write(orders, NEW_DAY, 0, row, at)
+        money[DAY_END] = ((at + SEOUL_S) // DAY_S + 1) * DAY_S - SEOUL_S
+        money[REALISED], counts[ORDERS] = 0.0, 0
     interval = money[INTERVAL]
     soon = max((np.floor(at / interval) + 1) * interval, np.nextafter(at, np.inf))
     sample = np.ceil(money[NEXT_POINT] / interval) * interval
@@ -110,6 +118,7 @@ def fill(orders: Any, latest: Any, position: Any, symbol: int, row: int) -> None
     if not 0.0 < quote < np.inf:
         quote = latest[symbol, 0]
     _write(orders, FILLED, symbol, row, quote)
+    orders.counts[OPEN] -= 1
     amount = parts[QUANTITY] * quote
     money[SLACK] += 1e-12 * (amount + abs(money[CASH]) + abs(money[REALISED]))
     if whole[SIDE] > 0:
@@ -158,6 +167,7 @@ def _decide(orders: Any, symbol: int, at: float, row: int, quote: float) -> None
     _write(orders, BOUGHT if whole[SIDE] > 0 else SOLD, symbol, row, quote)
     recent[counts[ORDERS] % len(recent)] = at
     counts[ORDERS] += 1
+    counts[OPEN] += 1
 
 
 @compiled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import statistics
 from array import array
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from qts.backtest.late_rows import column
+from qts.backtest.late_values import LateRows
 from qts.backtest.portfolio import DAY_S, day_of
 from qts.domain import Fill, IntentType, Position, Side
 
@@ -50,6 +49,12 @@ class OpenTrade:
         self._first: Fill | None = None
         self._entered = self._exited = _NOTHING
         self._fees = Decimal(0)
+        self._count = 0
+
+    @property
+    def only_fill(self) -> Fill | None:
+        """The fill that it is made of; None: it has another number of fills."""
+        return self._first if self._count == 1 else None
 
     @classmethod
     def of(cls, position: Position, strategy: str, at: datetime) -> Self:
@@ -73,6 +78,7 @@ class OpenTrade:
         if self._first is None:
             self._first = fill
         self._last, self._reason = fill, reason
+        self._count += 1
         self._fees += fill.fee
         if fill.side is self._first.side:
             self._entered = _added(self._entered, fill)
@@ -173,13 +179,12 @@ def performance(
     points: Sequence[EquityPoint], trades: Sequence[Trade], fills: Sequence[Fill]
 ) -> Performance:
     start, end = points[0].equity, points[-1].equity
-    profits = [float(profit) for profit in column(trades, "profit")]
+    profits = _profits(trades)
     gross_profit = sum(profit for profit in profits if profit > 0)
     gross_loss = -sum(profit for profit in profits if profit < 0)
     factor = gross_profit / gross_loss if gross_loss else math.inf
     deepest, longest = drawdown(points)
-    prices, quantities = column(fills, "price"), column(fills, "quantity")
-    traded = sum(map(operator.mul, prices, quantities), Decimal(0))
+    traded, costs = _amounts(fills)
     return Performance(
         start_equity=start,
         end_equity=end,
@@ -196,10 +201,24 @@ def performance(
         best=max(profits, default=None),
         worst=min(profits, default=None),
         average=statistics.fmean(profits) if profits else None,
-        costs=float(sum(column(fills, "fee"), Decimal(0))),
+        costs=float(costs),
         turnover=float(traded) / start,
         exposure=statistics.fmean(abs(p.invested) / p.equity if p.equity else 0 for p in points),
     )
+
+
+def _profits(trades: Sequence[Trade]) -> list[float]:
+    if isinstance(trades, LateRows):
+        return trades.floats("profit")
+    return [float(each.profit) for each in trades]
+
+
+def _amounts(fills: Sequence[Fill]) -> tuple[Decimal, Decimal]:
+    """Return the amounts and the fees of fills, added up."""
+    if isinstance(fills, LateRows):
+        return fills.total("amount"), fills.total("fee")
+    amounts = (each.price * each.quantity for each in fills)
+    return sum(amounts, Decimal(0)), sum((each.fee for each in fills), Decimal(0))
 
 
 def cagr(start: float, end: float, seconds: float) -> float | None:

@@ -23,7 +23,7 @@ from qts.backtest.order_log import LogBatch, LoggingOrderManager, LogSource
 from qts.backtest.order_rows import intent_of, nanoseconds, side_of
 from qts.backtest.performance import Trade
 from qts.backtest.portfolio import Place, day_end
-from qts.domain import Fill, OrderSnapshot, OrderTerms, Position, Tick
+from qts.domain import Fill, OrderSnapshot, OrderTerms, Position, Side, Tick
 from qts.orders import AccountState, PositionState, signal_id_for
 from qts.risk import ApprovedOrder, OrderProposal
 from qts.strategies import Signal
@@ -31,6 +31,7 @@ from qts.strategies import Signal
 SAME_TIME_S = 2e-6  # signals that are less apart may have the same id
 _ZERO = Decimal(0)
 _INFINITE = math.inf
+_BUY, _SELL, _IN_TICK = Side.BUY, Side.SELL, Place.TICK
 
 
 class PlainOrderManager(LoggingOrderManager):
@@ -44,6 +45,7 @@ class PlainOrderManager(LoggingOrderManager):
         self._signals: list[tuple[str, str, bool, float]] = []  # whose ids are not known yet
         self.signalled: dict[str, float] = {}  # the latest time of a signal that was sent
         self._deadline = -math.inf  # the latest that a plain order was given
+        self._day = math.inf, -math.inf  # when the day of a deadline begins and ends
 
     @property
     def free_cash(self) -> Decimal:
@@ -71,7 +73,8 @@ class PlainOrderManager(LoggingOrderManager):
 
         It holds `cash` until then.
         """
-        at, key, portfolio, batch = self._clock.at, source.key, self._portfolio, self._batch
+        clock, key, portfolio, batch = self._clock, source.key, self._portfolio, self._batch
+        at = clock.at
         self._add_order(batch, symbol, (is_entry, quantity, at, quote, source, reason))
         self._orders_of[key] += 1
         self._signals.append((key, symbol, is_entry, at))
@@ -80,7 +83,7 @@ class PlainOrderManager(LoggingOrderManager):
             OrderSnapshot(
                 intent_id=f"B{self.orders}",
                 symbol=symbol,
-                side=side_of(is_entry),
+                side=_BUY if is_entry else _SELL,
                 state="ACKED",
                 filled=quantity - quantity,
                 remaining=quantity,
@@ -96,13 +99,16 @@ class PlainOrderManager(LoggingOrderManager):
             portfolio.exits.pop(symbol, None)
         else:
             batch.held[symbol] = quantity
-        if self._clock.place is Place.TICK:
+        if clock.place is _IN_TICK:
             self._end_with_day(symbol, -math.inf)
         self._on_change(symbol)
 
     def _end_with_day(self, symbol: str, earliest: float) -> None:
         """Set the deadline of an order of today, if no other has it."""
-        deadline = max(day_end(self._clock.at), earliest)
+        at, (begin, end) = self._clock.at, self._day
+        if not begin <= at < end:
+            begin, end = self._day = at, day_end(at)
+        deadline = max(end, earliest)
         if deadline != self._deadline:
             self._deadline = deadline
             heappush(self._deadlines, (deadline, f"B{self.sent[symbol][0]}", symbol))
@@ -110,8 +116,8 @@ class PlainOrderManager(LoggingOrderManager):
 
     def _fill_plain(self, symbol: str, quote: float) -> None:
         """Fill the order of a symbol, as `_apply` does."""
-        number, is_entry, _, _, _, source, _ = self.sent[symbol]
         account, portfolio, batch = self._matching.account, self._portfolio, self._batch
+        number, is_entry, _, _, _, source, _ = batch.sent[symbol]
         batch.cash = account.cash
         change = self._apply_fill(batch, symbol, self._clock.at, quote)
         account.cash = batch.cash
@@ -165,19 +171,16 @@ class PlainOrderManager(LoggingOrderManager):
         starts_ns = nanoseconds(sent_at) + source.terms.latency_ns
         is_due = self._clock.place is Place.TICK and self._clock.monotonic_ns() >= starts_ns
         if is_due and 0 < tick.price < _INFINITE:
-            self._fill_at(tick)
+            quote = tick.ask if self.sent[tick.symbol][1] else tick.bid
+            self._fill_plain(tick.symbol, quote if 0 < quote < _INFINITE else tick.price)
 
-    def _fill_at(self, tick: Tick) -> None:
-        """Fill the order of a symbol at the quote of a tick, or at its price without one."""
-        quote = tick.ask if self.sent[tick.symbol][1] else tick.bid
-        self._fill_plain(tick.symbol, quote if 0 < quote < _INFINITE else tick.price)
-
-    def on_open(self, tick: Tick, low: Decimal, high: Decimal, closes_at: float) -> None:
-        self._expire()
+    def on_open(self, tick: Tick, low: float, high: float, closes_at: float) -> None:
+        if self.next_deadline <= self._clock.at:
+            self._expire()
         if tick.symbol in self.sent:
-            if 0 < tick.price < _INFINITE:
+            if 0 < tick.price < _INFINITE:  # the quotes of an open are its price
                 self._end_with_day(tick.symbol, math.nextafter(closes_at, math.inf))
-                self._fill_at(tick)
+                self._fill_plain(tick.symbol, tick.price)
                 return
             self.write()
         super().on_open(tick, low, high, closes_at)

@@ -24,7 +24,6 @@ from qts.backtest.plain_order_manager import SAME_TIME_S
 from qts.backtest.portfolio import Place
 from qts.backtest.strategy_run import StrategyRun
 from qts.domain import (
-    FeeSchedule,
     IntentType,
     OrderType,
     Position,
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
     from qts.backtest.engine import BacktestEngine
 
 _INFINITE = float("inf")
+_BUY, _SELL = Side.BUY, Side.SELL
+_MARKET, _DAY = OrderType.MARKET, TimeInForce.DAY
+_ENTRY, _EXIT = IntentType.ENTRY, IntentType.EXIT_SIGNAL
+_IN_TICK, _AT_CLOSE = Place.TICK, Place.BAR_CLOSE
 _MOST_LOTS = 10**15
 _MINUTE_S = 60.0
 _CUT = "risk.limits.max_quantity"
@@ -48,8 +51,9 @@ _CUT = "risk.limits.max_quantity"
 class _SymbolTerms(NamedTuple):
     may_enter: bool
     smallest: Decimal  # value of an order at the venue
+    enough: float  # value, computed in doubles, that is certainly not below the smallest
     most: Decimal  # so large a quantity is a multiple of the lot without rounding
-    fees: FeeSchedule
+    buying: Decimal  # fee of a purchase, as a share of its amount
 
 
 class PlainOrders:
@@ -63,6 +67,7 @@ class PlainOrders:
             engine.manager,
             engine.clock,
         )
+        self._signals, self._takers = engine.signals, engine.updates.takers
         self._limits = limits = config.limits.exact
         self._kept_after_fall = 1 - limits.exit_margin
         self._max_exposure, self._max_symbol = (
@@ -90,28 +95,29 @@ class PlainOrders:
         if not self._try_send(run, signal):
             return False
         run.signals += 1
-        self._engine.signals.report(run.key, signal, "")
+        if self._signals.is_read:
+            self._signals.report(run.key, signal, "")
         return True
 
     def _try_send(self, run: StrategyRun, signal: Signal) -> bool:
-        manager, at, symbol = self._manager, signal.at, signal.symbol
+        manager, clock, at, symbol = self._manager, self._clock, signal.at, signal.symbol
         if (
-            at != self._clock.at
+            at != clock.at
             or not 0 < at < LATEST_S
             or manager.next_deadline <= at
             or symbol in manager.sent
             or symbol in manager.open
             or at - manager.signalled.get(symbol, -1.0) <= SAME_TIME_S
-            or run.key in self._engine.updates.takers
+            or run.key in self._takers
             or not _is_plain(signal)
         ):
             return False
-        place, tick = self._clock.place, self._portfolio.last_tick(symbol)
-        if tick is None or not (
-            place is Place.BAR_CLOSE or (place is Place.TICK and self._is_late)
-        ):
+        place = clock.place
+        if place is not _AT_CLOSE and not (place is _IN_TICK and self._is_late):
             return False
-        position = self._portfolio.position(symbol)
+        tick, position = self._portfolio.last_tick(symbol), self._portfolio.position(symbol)
+        if tick is None:
+            return False
         if position is None:
             return self._enter(run, signal, tick)
         return self._exit(run, signal, tick, position)
@@ -119,18 +125,18 @@ class PlainOrders:
     def _exit(self, run: StrategyRun, signal: Signal, tick: Tick, position: Position) -> bool:
         """Sell a position."""
         portfolio, symbol, bid = self._portfolio, signal.symbol, tick.bid
-        quantity = position.quantity
+        quantity, terms = position.quantity, self._symbols.get(symbol) or self._terms_of(symbol)
         if (
-            signal.intent_type is not IntentType.EXIT_SIGNAL
-            or signal.side is not Side.SELL
+            signal.intent_type is not _EXIT
+            or signal.side is not _SELL
             or not 0 < bid < _INFINITE
             or quantity <= 0
             or portfolio.cash <= 0
             or portfolio.owners.get(symbol, run.key) != run.key
-            or exact_decimal(bid) * quantity < self._terms_of(symbol).smallest
+            or bid * float(quantity) < terms.enough
         ):
             return False
-        if self._clock.place is not Place.TICK and not portfolio.equity.is_finite():
+        if self._clock.place is not _IN_TICK and not portfolio.equity.is_finite():
             return False
         self._manager.send(self._source_of(run), symbol, False, quantity, bid, None, signal.reason)
         return True
@@ -145,18 +151,18 @@ class PlainOrders:
         )
         symbol, at, ask, times = signal.symbol, signal.at, tick.ask, manager.order_times
         waiting = len(manager.sent) + len(manager.open)
-        terms = self._terms_of(symbol)
+        terms = self._symbols.get(symbol) or self._terms_of(symbol)
         if (
-            signal.intent_type is not IntentType.ENTRY
-            or signal.side is not Side.BUY
+            signal.intent_type is not _ENTRY
+            or signal.side is not _BUY
             or not (0 < ask < _INFINITE and terms.may_enter)
-            or not 0 <= (self._clock.at - tick.at) * 1000 <= limits.max_price_age_ms
+            or not 0 <= (at - tick.at) * 1000 <= limits.max_price_age_ms
             or engine.safety is not SafetyState.NORMAL
             or symbol in portfolio.owners
             or len(portfolio.positions) + waiting >= limits.max_open_symbols
-            or len(times) >= limits.orders_per_day
+            or (orders := len(times)) >= limits.orders_per_day
             or (
-                len(times) >= limits.orders_per_minute
+                orders >= limits.orders_per_minute
                 and times[-limits.orders_per_minute] + _MINUTE_S > at
             )
         ):
@@ -166,7 +172,7 @@ class PlainOrders:
         if not 0 < quantity <= terms.most:
             return False
         amount = quantity * price
-        cash = amount + terms.fees.of(Side.BUY, amount)
+        cash = amount + amount * terms.buying
         if (
             amount < limits.min_order_value
             or amount * self._kept_after_fall < terms.smallest
@@ -200,7 +206,9 @@ class PlainOrders:
 
         It is the cash of the beginning and what was realised after fees, without the cash of now.
         """
-        earned = sum((each.net for each in self._manager.figures.values()), self._cash_before)
+        earned = self._cash_before
+        for each in self._manager.figures.values():
+            earned += each.net
         return float(earned - cash)
 
     def _waiting(self) -> float:
@@ -223,9 +231,11 @@ class PlainOrders:
         if found is None:
             instrument = self._portfolio.instruments[symbol]
             most = instrument.lot * _MOST_LOTS
-            fees = self._terms.fees_of(symbol)
+            buying = self._terms.fees_of(symbol).of(_BUY, Decimal(1))
             may_enter = not instrument.entry_block
-            found = _SymbolTerms(may_enter, instrument.min_order_value, most, fees)
+            smallest = instrument.min_order_value
+            enough = float(smallest) * (1 + 1e-9)
+            found = _SymbolTerms(may_enter, smallest, enough, most, buying)
             self._symbols[symbol] = found
         return found
 
@@ -242,8 +252,8 @@ class PlainOrders:
 def _is_plain(signal: Signal) -> bool:
     """Return whether it is a market order without a size, for the day."""
     return (
-        signal.type is OrderType.MARKET
-        and signal.time_in_force is TimeInForce.DAY
+        signal.type is _MARKET
+        and signal.time_in_force is _DAY
         and signal.quantity is None
         and signal.value is None
         and signal.share is None

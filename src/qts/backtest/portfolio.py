@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from qts.backtest.late_values import PlayedTicks, TickWriter
 from qts.domain import (
     Account,
     ExitLevels,
+    Holding,
     Instruments,
     OrderBook,
     OrderSnapshot,
@@ -87,10 +86,12 @@ class Worth:
 
     __slots__ = ("_floats", "equity", "state")
 
-    def __init__(self, state: PortfolioState, equity: Decimal) -> None:
+    def __init__(
+        self, state: PortfolioState, equity: Decimal, floats: tuple[float, float] | None = None
+    ) -> None:
         self.state = state
         self.equity = equity
-        self._floats: tuple[float, float] | None = None
+        self._floats = floats
 
     @property
     def floats(self) -> tuple[float, float]:
@@ -114,7 +115,9 @@ class BacktestPortfolio(Portfolio):
         self._owners: dict[str, str] = {}
         self._orders: dict[str, OrderSnapshot] = {}
         self._account: tuple[object, Account] | None = None  # the state that it is of
+        self._holdings: tuple[object, dict[str, Holding]] = None, {}  # by symbol, of a state
         self._worth: Worth | None = None  # of the current state and ticks
+        self._keeps_worth = True  # no: ticks change without a call
         # Of a state, by the price of its only position: prices repeat, and decimals are slow.
         self._known_worth: tuple[object, dict[float, Worth]] = None, {}
         self._views: dict[str, tuple[object, View]] = {}  # the last of a strategy, and its state
@@ -143,13 +146,18 @@ class BacktestPortfolio(Portfolio):
         self._state = self._state.after(make(self._state))
 
     def apply_position(self, position: Position, cash_change: Decimal) -> None:
-        symbol, positions = position.symbol, dict(self._state.positions)
+        before, symbol = self._state, position.symbol
+        positions, holdings = dict(before.positions), self._holdings_of(before)
         if position.quantity:
             positions[symbol] = position
+            quantity, average = position.quantity, position.average_price
+            holdings[symbol] = Holding(symbol=symbol, quantity=quantity, average_price=average)
         else:
             positions.pop(symbol, None)
+            holdings.pop(symbol, None)
             self._owners.pop(symbol, None)
-        self._state = PortfolioState(self._state.cash + cash_change, positions)
+        self._state = PortfolioState(before.cash + cash_change, positions)
+        self._holdings = self._state, holdings
 
     def set_owner(self, symbol: str, strategy_key: str) -> None:
         if strategy_key:
@@ -193,8 +201,20 @@ class BacktestPortfolio(Portfolio):
 
     def use_ticks(self, latest: Mapping[str, Tick]) -> None:
         """Read last ticks from this mapping from now on."""
-        self._latest, self._worth = latest, None
+        self._latest, self._worth, self._keeps_worth = latest, None, False
         self.show_ticks(latest)
+
+    def use_core(self, core: TickWriter) -> None:
+        """Read last ticks from what a core writes to `ticks` on a read."""
+        drop = core.drop_tick
+
+        def apply_tick(tick: Tick) -> None:
+            drop(tick.symbol)
+            self._keep_tick(tick)
+
+        self._latest = PlayedTicks(self._ticks, core.write_ticks, core.write_tick)
+        self.apply_tick = apply_tick
+        self.show_ticks(self._latest)
 
     def show_ticks(self, shown: Mapping[str, Tick]) -> None:
         """Let strategies read last ticks from this mapping from now on."""
@@ -224,7 +244,7 @@ class BacktestPortfolio(Portfolio):
                 tick = self._latest.get(symbol)
                 price = tick.price if tick is not None else 0.0
             worth = self._worth_at(state, price)
-        if self._latest is self._ticks:  # a player that keeps ticks elsewhere changes them there
+        if self._keeps_worth:
             self._worth = worth
         return worth
 
@@ -238,6 +258,14 @@ class BacktestPortfolio(Portfolio):
         worth = self.worth()
         equity, invested = worth.floats
         return worth.equity, equity, invested
+
+    def set_worth(self, found: tuple[Decimal, float, float] | None) -> None:
+        """Take what `reprice` returns for the current state and prices; None: they have changed."""
+        if found is None:
+            self._worth = None
+        else:
+            equity, *floats = found
+            self._worth = Worth(self._state, equity, (floats[0], floats[1]))
 
     def forget_worth(self) -> None:
         """Note that `ticks` were changed elsewhere."""
@@ -259,13 +287,18 @@ class BacktestPortfolio(Portfolio):
         now, account, held = self._clock.now(), self._account_of(state), state.positions
         return View(now, self._latest, held, account, self.equity, orders=orders)
 
-    def view_of(self, strategy_key: str, bars: StrategyBars | None) -> View:
-        """Return the view of a strategy, with its own bars and orders."""
+    def view_of(
+        self, strategy_key: str, bars: StrategyBars | None, *, is_priced: bool = True
+    ) -> View:
+        """Return the view of a strategy, with its own bars and orders.
+
+        Not priced, its equity is only that of an account without positions.
+        """
         now, state = self._clock.now(), self._state
-        equity = self.worth().equity
+        equity = self.worth().equity if is_priced or not state.positions else state.cash
         before, view = self._views.get(strategy_key, _NO_VIEW)
         if view is None or before is not state:
-            own = tuple(each for each in self._orders.values() if each.strategy_key == strategy_key)
+            own = self._orders_of(strategy_key) if self._orders else ()
             account, held = self._account_of(state), state.positions
         elif view.now is now and view.equity is equity:
             return view
@@ -275,92 +308,20 @@ class BacktestPortfolio(Portfolio):
         self._views[strategy_key] = state, view
         return view
 
+    def _orders_of(self, strategy_key: str) -> tuple[OrderSnapshot, ...]:
+        orders = self._orders.values()
+        return tuple([each for each in orders if each.strategy_key == strategy_key])
+
     def _account_of(self, state: PortfolioState) -> Account:
         if self._account is None or self._account[0] is not state:
-            self._account = state, account_of(state)
+            holdings = tuple(self._holdings_of(state).values())
+            self._account = state, Account(cash=state.cash, holdings=holdings)
         return self._account[1]
 
-
-class PlayedTicks(Mapping[str, Tick]):
-    """Last ticks that the core writes to a dict, those of the bars that it plays on a read."""
-
-    def __init__(self, ticks: dict[str, Tick], write: Callable[[], None]) -> None:
-        self._ticks = ticks
-        self._write = write
-
-    def __getitem__(self, symbol: str) -> Tick:
-        self._write()
-        return self._ticks[symbol]
-
-    def get(self, symbol: str, default: Any = None) -> Any:
-        self._write()
-        return self._ticks.get(symbol, default)
-
-    def __contains__(self, symbol: object) -> bool:
-        self._write()
-        return symbol in self._ticks
-
-    def __iter__(self) -> Iterator[str]:
-        self._write()
-        return iter(self._ticks)
-
-    def __len__(self) -> int:
-        self._write()
-        return len(self._ticks)
-
-    def __repr__(self) -> str:
-        self._write()
-        return repr(self._ticks)
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        """Be copied and stored as a dict."""
-        self._write()
-        return dict, (self._ticks,)
-
-
-class LatestTicks(Mapping[str, Tick]):
-    """Mapping of last ticks over rows of price, volume, bid, ask and time."""
-
-    def __init__(self, indices: Mapping[str, int], rows: npt.NDArray[np.float64]) -> None:
-        self._indices = indices
-        self._rows = rows
-
-    def __getitem__(self, symbol: str) -> Tick:
-        if (tick := self.get(symbol)) is None:
-            raise KeyError(symbol)
-        return cast(Tick, tick)
-
-    def get(self, symbol: str, default: Any = None) -> Any:
-        index = self._indices.get(symbol)
-        if index is None:
-            return default
-        price, volume, bid, ask, at = self._rows[index].tolist()
-        return Tick(symbol, price, volume, bid, ask, at) if price else default
-
-    def __contains__(self, symbol: object) -> bool:
-        index = self._indices.get(symbol) if isinstance(symbol, str) else None
-        return index is not None and bool(self._rows[index, 0])
-
-    def __iter__(self) -> Iterator[str]:
-        return (symbol for symbol, index in self._indices.items() if self._rows[index, 0])
-
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self._rows[:, 0]))
-
-
-class ScannedTicks(LatestTicks):
-    """Last ticks of a compiled scan; those that were read are kept until `clear`."""
-
-    def __init__(self, indices: Mapping[str, int], rows: npt.NDArray[np.float64]) -> None:
-        super().__init__(indices, rows)
-        self._made: dict[str, Tick] = {}
-        self.clear = self._made.clear
-
-    def get(self, symbol: str, default: Any = None) -> Any:
-        tick = self._made.get(symbol)
-        if tick is None:
-            tick = super().get(symbol)
-            if tick is None:
-                return default
-            self._made[symbol] = tick
-        return tick
+    def _holdings_of(self, state: PortfolioState) -> dict[str, Holding]:
+        """Return the holdings of a state; a fill changes one of them."""
+        before, holdings = self._holdings
+        if before is not state:
+            holdings = {each.symbol: each for each in account_of(state).holdings}
+            self._holdings = state, holdings
+        return holdings

@@ -1,10 +1,14 @@
-"""Result of a backtest: what was traded, what was not and why, and everything that shaped it."""
+"""Result of a backtest: what was traded, what was not and why, and everything that shaped it.
+
+`result_frame` gives parts of it as frames of polars or pandas, for notebooks.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from datetime import datetime
+import importlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, Literal
 
@@ -12,9 +16,12 @@ import msgspec
 
 from qts.backtest.config import BacktestConfig
 from qts.backtest.performance import EquityPoint, Performance, Trade
-from qts.domain import Fill
+from qts.domain import Fill, RefusedError, check_name
 from qts.pipeline import NOT_TRIGGERED
 from qts.risk import OrderProposal
+
+Library = Literal["polars", "pandas"]
+Rows = dict[str, list[Any]]
 
 
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,3 +170,69 @@ def counted(reasons: dict[str, int]) -> str:
     """Return reasons with their numbers, the most frequent first."""
     ordered = sorted(reasons.items(), key=lambda item: -item[1])
     return ", ".join(f"{count:,} x {reason}" for reason, count in ordered)
+
+
+def result_frame(result: BacktestResult, what: str, library: Library = "polars") -> Any:
+    """Return the equity, trades, fills or orders of a result as a frame.
+
+    Times are in UTC, prices and quantities floats; the exact numbers stay in the result.
+    """
+    check_name("frame", what, list(_TABLES))
+    check_name("library", library, ["polars", "pandas"])
+    try:
+        module = importlib.import_module(library)
+    except ImportError:
+        raise RefusedError(f"{library} is not installed; pip install {library}") from None
+    return module.DataFrame(_TABLES[what](result))
+
+
+def _equity(result: BacktestResult) -> Rows:
+    return {
+        "at": [datetime.fromtimestamp(point.at, UTC) for point in result.points],
+        "equity": [point.equity for point in result.points],
+        "invested": [point.invested for point in result.points],
+    }
+
+
+def _trades(result: BacktestResult) -> Rows:
+    columns: Rows = {
+        name: [getattr(trade, name) for trade in result.trades]
+        for name in ("strategy", "symbol", "opened_at", "closed_at", "reason")
+    }
+    for name in ("quantity", "entry", "exit", "fees", "profit"):
+        columns[name] = [float(getattr(trade, name)) for trade in result.trades]
+    return columns
+
+
+def _fills(result: BacktestResult) -> Rows:
+    columns: Rows = {
+        "at": [fill.at for fill in result.fills],
+        "symbol": [fill.symbol for fill in result.fills],
+        "side": [str(fill.side) for fill in result.fills],
+        "order": [fill.broker_order_id for fill in result.fills],
+    }
+    for name in ("quantity", "price", "fee"):
+        columns[name] = [float(getattr(fill, name)) for fill in result.fills]
+    return columns
+
+
+def _orders(result: BacktestResult) -> Rows:
+    orders = result.proposals
+    return {
+        "decided_at": [each.decided_at for each in orders],
+        "strategy": [each.strategy_key for each in orders],
+        "symbol": [each.symbol for each in orders],
+        "side": [str(each.side) for each in orders],
+        "type": [str(each.type) for each in orders],
+        "quantity": [float(each.quantity) for each in orders],
+        "price": [None if each.price is None else float(each.price) for each in orders],
+        "intent_type": [str(each.intent_type) for each in orders],
+    }
+
+
+_TABLES: dict[str, Callable[[BacktestResult], Rows]] = {
+    "equity": _equity,
+    "trades": _trades,
+    "fills": _fills,
+    "orders": _orders,
+}

@@ -1,34 +1,45 @@
-"""Backtest of strategies over a tape of ticks or bars."""
+"""Backtest of strategies over a tape of ticks or bars, with its watchdog and its benchmark."""
 
 from __future__ import annotations
 
+import faulthandler
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from decimal import Decimal
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple, Self
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from qts.backtest.bar_player import BarPlayer
 from qts.backtest.bar_tape import BarTape
 from qts.backtest.bar_tape_player import BarTapePlayer
-from qts.backtest.benchmark import BuyAndHold, hold_bars
 from qts.backtest.config import BacktestConfig
 from qts.backtest.engine import BacktestEngine
-from qts.backtest.instruments import default_instruments
-from qts.backtest.performance import performance
+from qts.backtest.late_values import LateRows
+from qts.backtest.performance import EquityPoint, Trade, performance
 from qts.backtest.portfolio import Opening
 from qts.backtest.result import BacktestResult, DataInfo, StrategyResult
+from qts.backtest.row_table import values_before, windows
+from qts.backtest.sources import default_instruments
 from qts.backtest.strategy_run import StrategyRun
 from qts.backtest.tape import Chunk, Tape
-from qts.backtest.tick_players import CompiledPlayer, GenericPlayer, Way, select_scan
-from qts.backtest.watchdog import Watchdog
-from qts.domain import Instruments, RefusedError
+from qts.backtest.tick_players import BarPlayer, CompiledPlayer, GenericPlayer, Way, select_scan
+from qts.domain import Instruments, OperationError, RefusedError
 from qts.orders import StrategyFigures
-from qts.pipeline import HeldValue, SignalOutcome, held_by
+from qts.pipeline import CallError, HeldValue, SignalOutcome, held_by
 from qts.strategies import Strategy
 
+CHECK_S = 1.0
+GRACE_S = 5.0
 Progress = Callable[[int], None]  # events done so far
+Floats = npt.NDArray[np.float64]
 
 
 class _Played(NamedTuple):
@@ -163,12 +174,7 @@ def _result(engine: BacktestEngine, played: _Played, more: dict[str, Any]) -> Ba
 
 
 def _strategy_result(engine: BacktestEngine, run: StrategyRun) -> StrategyResult:
-    trades = engine.manager.trades
-    profits = [
-        profit
-        for profit, key in zip(trades.column("profit"), trades.column("strategy"), strict=True)
-        if key == run.key
-    ]
+    count, profit = _completed(engine.manager.trades, run.key)
     figures = engine.manager.figures.get(run.key, StrategyFigures())
     held = held_by(engine.portfolio).get(run.key, HeldValue())
     return StrategyResult(
@@ -177,8 +183,8 @@ def _strategy_result(engine: BacktestEngine, run: StrategyRun) -> StrategyResult
         signals=run.signals,
         orders=engine.proposals.column("strategy_key").count(run.key),
         fills=engine.manager.filled[run.key],
-        trades=len(profits),
-        profit=float(sum(profits)),
+        trades=count,
+        profit=float(profit),
         refusals=dict(run.refusals),
         errors=run.errors,
         stopped=run.stopped,
@@ -187,3 +193,166 @@ def _strategy_result(engine: BacktestEngine, run: StrategyRun) -> StrategyResult
         unrealised=float(held.unrealised),
         exposure=float(held.exposure),
     )
+
+
+def _completed(trades: LateRows[Trade], key: str) -> tuple[int, Decimal]:
+    """Return how many trades a strategy has completed, and their profit."""
+    keys = trades.column("strategy")
+    if (count := keys.count(key)) == len(trades):
+        return count, trades.total("profit")
+    profits = zip(trades.column("profit"), keys, strict=True)
+    return count, sum((profit for profit, each in profits if each == key), Decimal(0))
+
+
+class _HungError(BaseException):
+    """Raised inside a call that does not return: no `except Exception` of a strategy stops it."""
+
+
+class Watchdog:
+    """Ends a backtest whose strategy does not return with an error, while it is entered.
+
+    each second   no call returned and no event was played for the limit ─▶ OperationError
+    5 s later     still nothing: compiled code that never returns to Python ─▶ with `ends_process`,
+                  the process ends with exit code 1 and a traceback on stderr
+
+    The first works by a signal, which only the main thread of a process gets; elsewhere nothing is
+    watched. Time spent on reading the tape does not count.
+    """
+
+    def __init__(self, engine: BacktestEngine, *, ends_process: bool) -> None:
+        self._engine = engine
+        self._limit_s = engine.config.call_limit_s
+        self._is_playing = False
+        self._progress: tuple[float, ...] = ()
+        self._since = self._entered = 0.0
+        self._handler: Any = None
+        self._timer = (0.0, 0.0)  # of somebody else
+        self._works = threading.current_thread() is threading.main_thread()
+        self._ends_process = ends_process and self._works
+
+    def __enter__(self) -> Self:
+        if self._works:
+            self._handler = signal.signal(signal.SIGALRM, self._check)
+            self._timer = signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
+            self._entered = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._works:
+            left_s = max(0.001, self._timer[0] - (time.monotonic() - self._entered))
+            signal.setitimer(signal.ITIMER_REAL, left_s if self._timer[0] else 0, self._timer[1])
+            signal.signal(signal.SIGALRM, self._handler)
+        if isinstance(error, _HungError):
+            raise self._described(error) from None
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Count time until the block ends; outside of one, nothing is watched."""
+        self._note()
+        self._is_playing = True
+        try:
+            yield
+        finally:
+            self._is_playing = False
+            if self._ends_process:
+                faulthandler.cancel_dump_traceback_later()
+
+    def _note(self) -> None:
+        self._progress, self._since = self._now(), time.monotonic()
+        if self._ends_process and sys.__stderr__ is not None:
+            seconds = self._limit_s + GRACE_S
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+
+    def _now(self) -> tuple[float, ...]:
+        return (self._engine.clock.at, *(run.progress for run in self._engine.runs))
+
+    def _check(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._is_playing:
+            return
+        if self._progress != self._now():
+            self._note()
+        elif time.monotonic() - self._since >= self._limit_s:
+            raise _HungError
+
+    def _described(self, error: _HungError) -> OperationError:
+        called = [run for run in self._engine.runs if run.calls > run.returned]
+        run = (called or self._engine.runs)[0]
+        where = CallError.raised(error, run.strategy).where
+        what = f"strategy {run.key} did not return" if called else "the backtest made no progress"
+        return OperationError(
+            f"{what} within {self._limit_s:g} s{f' at {where}' if where else ''}; ended. If it is"
+            " only slow, pass a larger --call-limit"
+        )
+
+
+class BuyAndHold:
+    """Buy and hold: every symbol bought at its first price in equal parts, without costs.
+
+    Growth of the symbols of a tape of ticks, with a point for each chunk.
+    """
+
+    def __init__(self) -> None:
+        self._first: Floats = np.zeros(0)
+        self._last: Floats = np.zeros(0)
+        self._points: list[tuple[float, float, int]] = []  # time, sum of growths, symbols so far
+
+    def add(self, chunk: Chunk, symbols: int) -> None:
+        """Add the prices of a chunk; `symbols` is the number of symbols so far."""
+        more = np.zeros(symbols - len(self._first))
+        self._first = np.concatenate([self._first, more])
+        self._last = np.concatenate([self._last, more])
+        valid = (chunk.price > 0) & np.isfinite(chunk.price)
+        symbol, price = chunk.symbol, chunk.price
+        if not valid.all():
+            symbol, price = symbol[valid], price[valid]
+        if not self._first.all():
+            first = np.zeros(symbols)
+            first[symbol[::-1]] = price[::-1]  # of several values of one index the last is kept
+            if not self._points:
+                self._points.append((float(chunk.at[0]), 0.0, 0))
+            self._first = np.where(self._first > 0, self._first, first)
+        self._last[symbol] = price
+        seen = self._first > 0
+        growth = float((self._last[seen] / self._first[seen]).sum())
+        self._points.append((float(chunk.at[-1]), growth, int(seen.sum())))
+
+    @property
+    def seen(self) -> set[int]:
+        """Numbers of the symbols with a price."""
+        return set(np.flatnonzero(self._first > 0).tolist())
+
+    def points(self, start: float) -> tuple[EquityPoint, ...]:
+        """Return the equity of an account that starts with this; cash until a first price."""
+        symbols = max(1, int((self._first > 0).sum()))
+        values = [
+            (at, start * (growth + symbols - seen) / symbols) for at, growth, seen in self._points
+        ]
+        return tuple(EquityPoint(at, value, value) for at, value in values)
+
+
+def hold_bars(tape: BarTape, start: float) -> tuple[EquityPoint, ...]:
+    """Return the equity of holding all symbols from their first open, at each close."""
+    count = max(1, len(tape.seen))
+    opens, growths = np.full(len(tape.symbols), np.nan), np.ones(len(tape.symbols))
+    times, values, total = [np.array([tape.starts.min()])], [np.array([start])], 0.0
+    for part in windows(tape.rows):
+        symbol, at = part["symbol"], part["at"]
+        first = np.full(len(opens), np.nan)
+        first[symbol[::-1]] = part["open"][::-1]  # of several values of one index the last is kept
+        opens = np.where(np.isnan(opens), first, opens)
+        growth = part["close"] / opens[symbol]
+        change = growth - values_before(symbol, growth, growths)
+        sums = np.cumsum(np.concatenate([[total], change]))[1:]
+        total = float(sums[-1])
+        is_last = np.concatenate([at[1:] != at[:-1], [True]])
+        if times[-1][-1] == at[0]:  # its last bars are in this window
+            times[-1], values[-1] = times[-1][:-1], values[-1][:-1]
+        times.append(at[is_last])
+        values.append(start * (1 + sums[is_last] / count))
+    found = zip(np.concatenate(times).tolist(), np.concatenate(values).tolist(), strict=True)
+    return tuple(EquityPoint(at, value, value) for at, value in found)

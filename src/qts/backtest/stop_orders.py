@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from qts.backtest.open_order import UpdateTakers
+from qts.backtest.order_rows import UpdateTakers
 from qts.backtest.portfolio import BacktestClock, BacktestPortfolio, Place
 from qts.domain import OrderSnapshot, OrderTerms, Side, Tick
 from qts.pipeline import NOT_TRIGGERED, StopOrder, StopOrderBook, StrategyUpdate, waits_until

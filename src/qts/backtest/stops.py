@@ -1,4 +1,4 @@
-"""Stops of a backtest: the live micro risk loop on the backtest's clock."""
+"""Stops of a backtest, the live micro risk loop on its clock, and the risk snapshot of its gate."""
 
 from __future__ import annotations
 
@@ -13,13 +13,36 @@ from qts.backtest.portfolio import BacktestClock, BacktestPortfolio
 from qts.domain import STOPS, IntentType, OrderType, Position, Side, exact_decimal
 from qts.events import Payload
 from qts.events import payloads as p
-from qts.risk import OrderProposal, PositionStops, StopsConfig, exit_quantity
+from qts.orders import AccountState
+from qts.pipeline import compute_exposure
+from qts.risk import (
+    OrderProposal,
+    PositionStops,
+    QuoteSnapshot,
+    RiskSnapshot,
+    SafetyState,
+    StopsConfig,
+    Switches,
+    exit_quantity,
+)
 from qts.strategies import StrategyKind
 
 RETRY_INTERVAL_S = 1.0  # after an exit was refused
 EXIT_TTL_S = 10.0
 
 Exit = tuple[str, Side, Decimal, IntentType, float]
+_SWITCHES = {
+    safety: Switches(
+        account_enabled=True,
+        strategy_enabled=True,
+        market_active=True,
+        frozen=False,
+        reconciled=True,
+        session_open=True,
+        safety=safety,
+    )
+    for safety in SafetyState
+}
 
 
 @lru_cache(1024)  # of a position, for as long as it is held
@@ -132,3 +155,33 @@ class BacktestStops:
             )
             if refusal:
                 self._retry_at[symbol] = self._clock.at + RETRY_INTERVAL_S
+
+
+def risk_snapshot(
+    proposal: OrderProposal,
+    state: AccountState,
+    portfolio: BacktestPortfolio,
+    clock: BacktestClock,
+    safety: SafetyState,
+) -> RiskSnapshot:
+    """Return what the gate checks an order with.
+
+    Everything is switched on, and prices are those of the tape.
+    """
+    symbol = proposal.symbol
+    tick = portfolio.last_tick(symbol)
+    quote = None
+    if tick is not None:
+        quote = QuoteSnapshot(
+            last=exact_decimal(tick.price),
+            bid=exact_decimal(tick.bid),
+            ask=exact_decimal(tick.ask),
+            age_ms=(clock.at - tick.at) * 1000,
+        )
+    return RiskSnapshot(
+        instrument=portfolio.instruments[symbol],
+        market=quote,
+        exposure=compute_exposure(symbol, state, portfolio, proposal.strategy_key),
+        switches=_SWITCHES[safety],
+        now=clock.now(),
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, Protocol, cast
 
 from qts import telemetry
 from qts.backtest.bar_tape import Rows
@@ -49,6 +50,8 @@ class BarCore(Core, Protocol):
 
     @property
     def points(self) -> bytes: ...
+    @property
+    def worth(self) -> tuple[Decimal, float, float] | None: ...
     def write_ends(self) -> None: ...
     def play(self, *arguments: Any) -> Any: ...
     def play_rest(self, *arguments: Any) -> Any: ...
@@ -178,12 +181,13 @@ class StrategyRun:
 
         Returns the instructions of the call that ended it; None: there are no more bars.
         """
-        view, clock, reprice = self.view_of(portfolio), portfolio.clock, portfolio.reprice
+        view = portfolio.view_of(self.key, self._bars, is_priced=False)  # the core prices it
+        clock, reprice = portfolio.clock, portfolio.reprice
         try:
             on_bar = self.strategy.on_bar
             return self._play(core.play, on_bar, clock, reprice, view, until)
         finally:
-            portfolio.forget_worth()
+            portfolio.set_worth(core.worth)
             curve.add_played(core.points)
 
     @property
@@ -221,6 +225,9 @@ class StrategyRun:
             returned = play(self, method, *arguments)
             if returned is None:
                 return None
+            if _is_one_signal(returned):
+                self.returned, self.errors_in_a_row = self.calls, 0
+                return cast(Sequence[Instruction], returned)
             result = check_returned(method, returned)
         except (Exception, SystemExit) as raised:
             if self.calls == self.returned:  # not of the strategy
@@ -315,3 +322,9 @@ class StrategyRun:
         """Note calls without an error that a compiled scan made."""
         if calls:
             self.errors_in_a_row = 0
+
+
+def _is_one_signal(returned: Any) -> bool:
+    """Return whether a call returned a sequence of one signal, which needs no check."""
+    kind = type(returned)
+    return (kind is tuple or kind is list) and len(returned) == 1 and type(returned[0]) is Signal
