@@ -2,9 +2,9 @@ from qts.backtest.config import BacktestConfig as BacktestConfig
 from qts.backtest.result import BacktestResult as BacktestResult
 from qts.backtest.run import run_backtest as run_backtest
 from qts.backtest.tape import load_tape as load_tape
-from qts.domain.market import Bar as Bar
-from qts.domain.market import Tick as Tick
-from qts.domain.market import Timeframe as Timeframe
+from qts.domain.instruments import Bar as Bar
+from qts.domain.instruments import Tick as Tick
+from qts.domain.instruments import Timeframe as Timeframe
 from qts.domain.orders import Account as Account
 from qts.domain.orders import Fill as Fill
 from qts.domain.orders import IntentType as IntentType
@@ -13,7 +13,7 @@ from qts.domain.orders import OrderType as OrderType
 from qts.domain.orders import Position as Position
 from qts.domain.orders import Side as Side
 from qts.domain.orders import TimeInForce as TimeInForce
-from qts.strategies.loader import load_strategy as load_strategy
+from qts.strategies.builtin import load_strategy as load_strategy
 from qts.strategies.signal import Cancel as Cancel
 from qts.strategies.signal import Replace as Replace
 from qts.strategies.signal import Signal as Signal

@@ -12,11 +12,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from qts.app.market_history import recent_bars
-from qts.app.run_parts import AccountSettings, RunParts
-from qts.app.supervision import TaskSupervisor
-from qts.app.venue import FeedSource, connect_venue, instrument_sync, open_paper_broker
-from qts.app.workers import RunWorkers
+from qts.app.account_configs import AccountSettings, RunParts
+from qts.app.supervision import RunWorkers, TaskSupervisor
+from qts.app.venue import FeedSource, connect_venue, instrument_sync, open_paper_broker, recent_bars
 from qts.brokers import Broker
 from qts.brokers.paper import PaperBroker
 from qts.cache import Cache, CacheStore
@@ -35,28 +33,33 @@ from qts.pipeline import (
     PipelineHooks,
     Portfolio,
     StrategyRunner,
-    maintenance,
     own_stops,
 )
 from qts.pipeline.bar_publisher import BarPublisher
-from qts.pipeline.cache_loader import AccountCacheWriter, CacheSource, DatabaseCacheLoader
-from qts.pipeline.cycle_events import AccountEvaluator
-from qts.pipeline.engine import AccountStops
-from qts.pipeline.exits import StopExitHandler
+from qts.pipeline.cache_loader import (
+    AccountCacheWriter,
+    CacheSource,
+    DatabaseCacheLoader,
+    PreCheckStep,
+)
+from qts.pipeline.engine import AccountStops, MaintainedParts, maintenance_tasks
+from qts.pipeline.exits import PositionFreezer, StopExitHandler
 from qts.pipeline.fill_monitor import FillMonitor
-from qts.pipeline.freezes import PositionFreezer
 from qts.pipeline.isolated_runner import ProcessPauser
 from qts.pipeline.manual_orders import ManualOrderHandler
 from qts.pipeline.order_changer import OrderCanceller
-from qts.pipeline.order_handlers import OrderEventHandler
-from qts.pipeline.order_updates import OrderUpdatePublisher
+from qts.pipeline.order_handlers import OrderEventHandler, OrderUpdatePublisher
 from qts.pipeline.position_sync import PositionSync
-from qts.pipeline.precheck import PreCheckStep
-from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
+from qts.pipeline.risk_snapshot import (
+    AccountStateReader,
+    AccountVersion,
+    RiskSnapshotReader,
+    RiskSources,
+)
+from qts.pipeline.scheduler import AccountEvaluator
 from qts.pipeline.stop_orders import StopOrders
-from qts.pipeline.tick_publisher import TickPublisher
+from qts.pipeline.tick_publisher import TickPublisher, WatchList
 from qts.pipeline.warm_up import WarmUp
-from qts.pipeline.watch_list import WatchList
 from qts.risk import (
     FailSafe,
     KillSwitch,
@@ -66,7 +69,7 @@ from qts.risk import (
     SafetyMonitor,
     SafetyState,
 )
-from qts.risk.fail_safe_reporter import FailSafeReporter
+from qts.risk.fail_safe import FailSafeReporter
 from qts.venues import ClockSkew
 
 DRAIN_TIMEOUT_S = 5.0
@@ -169,7 +172,8 @@ class TradingAccount:
         self.positions = PositionSync(
             self.portfolio, self.micro_risk, kinds, clock, own, self._epoch
         )
-        self._account_cache = AccountCacheWriter(self.cache, self._cached, version)
+        self._states = AccountStateReader(self.order_database, self.key, version, clock)
+        self._account_cache = AccountCacheWriter(self.cache, self._cached, self._states)
         self._evaluator = AccountEvaluator(self.events, self._account_cache, version)
         self.publisher = AsyncPublisher(self._engine, self.events.source("orders"))
         updates = OrderUpdatePublisher(self.publisher, self.positions, version, trip)
@@ -192,12 +196,10 @@ class TradingAccount:
         version, limits = self._version, self.limits
         record = self._run.journal.append if self._run.journal else None
         sources = RiskSources(
-            database=self.order_database,
-            account=self.key,
+            states=self._states,
             cache=self.cache,
             portfolio=portfolio,
             monitor=self.monitor,
-            version=version,
             freezing=self._freezer.pending,
             unwatched=self.positions.unwatched,
             is_reconciled=self.reconciler.is_reconciled,
@@ -325,7 +327,7 @@ class TradingAccount:
 
     def _start_maintenance(self, tasks: TaskSupervisor) -> None:
         database, clock, began, alerts, *_ = self._run
-        parts = maintenance.MaintainedParts(
+        parts = MaintainedParts(
             stops=self.stops,
             positions=self.positions,
             monitor=self.monitor,
@@ -339,13 +341,9 @@ class TradingAccount:
             is_stopping=lambda: self.stopping,
             emit=self.publisher.emit,
         )
-        run = tasks.start
-        is_streaming: Callable[[], bool] = lambda: self.feed.status().streaming  # noqa: E731
-        run("fail-safe recovery", maintenance.recover_fail_safe(parts))
-        run("venue clock", maintenance.watch_venue_clock(parts))
-        run("stops", maintenance.keep_positions(parts, began, alerts))
-        watching = maintenance.watch_venue_stream(parts, self.venue, is_streaming, alerts)
-        run("venue stream", watching)
+        stream = self.venue, lambda: self.feed.status().streaming
+        for name, task in maintenance_tasks(parts, began, alerts, stream).items():
+            tasks.start(name, task)
 
     def stop_workers(self) -> None:
         """Claim no more commands."""
@@ -358,9 +356,7 @@ class TradingAccount:
         with contextlib.suppress(OperationError):  # the last write is at most half a second old
             await self.positions.save_stops(self._run.database, self.broker)
         self.ticks.is_paused = True  # from here on, nobody watches until the standby does
-        if (
-            self.feed.shares_key
-        ):  # the next run cannot open the stream before this one has closed it
+        if self.feed.shares_key:  # the next run cannot open the stream while this one has it
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STREAM_CLOSE_S):
                     await self._end_feed()

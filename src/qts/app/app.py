@@ -14,14 +14,21 @@ from msgspec.structs import replace
 
 import qts
 from qts import telemetry
-from qts.app.account_configs import account_configs, check_venues
+from qts.app.account_configs import (
+    AccountSettings,
+    SimulatedVenue,
+    account_configs,
+    account_of,
+    check_venues,
+    create_strategies,
+    refuse_stale_positions,
+    uses_simulated_venue,
+)
 from qts.app.dashboard_process import DashboardProcess
-from qts.app.feed_role import RoleParts
 from qts.app.pair import StandbyLeases, may_be_prepared
 from qts.app.rehearsal import REHEARSALS
 from qts.app.retention import Retention
-from qts.app.roles import check_role, open_role
-from qts.app.run_parts import AccountSettings, create_strategies
+from qts.app.roles import RoleParts, check_role, open_feed_role
 from qts.app.servers import (
     ServerInfo,
     cache_url,
@@ -30,12 +37,7 @@ from qts.app.servers import (
     resolve_home,
     start_servers,
 )
-from qts.app.simulated_venue import (
-    SimulatedVenue,
-    account_of,
-    refuse_stale_positions,
-    uses_simulated_venue,
-)
+from qts.app.strategies_role import StrategiesRole
 from qts.app.summary import RunSummary, TradingSummary
 from qts.app.supervision import SystemdListener, ping_watchdog, set_on_signals
 from qts.app.trading import TradingSystem
@@ -201,8 +203,12 @@ class App:
                 opening = RoleConnection.open(self.config.outbox.nats, self._role)
                 self._connection = await stack.enter_async_context(opening)
             if self._connection is not None and self._role != "execution":
-                parts = self.config, database, self._clock, self._connection, self.home.path
-                role = await stack.enter_async_context(open_role(self._role, RoleParts(*parts)))
+                parts = RoleParts(
+                    self.config, database, self._clock, self._connection, self.home.path
+                )
+                is_feed = self._role == "feed"
+                running = open_feed_role(parts) if is_feed else StrategiesRole(parts).open()
+                role = await stack.enter_async_context(running)
                 listener.ready(replace(ready, trading=role.description))
                 await self._until_stopped(server_watch, role.tasks.failed)
                 listener.stopping()

@@ -19,8 +19,8 @@ from typing import Any, Self
 import msgspec
 
 from qts import telemetry
+from qts.app.account_configs import run_accounts
 from qts.app.servers import cache_url, database_url, has_cache, resolve_home
-from qts.app.simulated_venue import run_accounts
 from qts.cache import CacheConfig, CacheStore
 from qts.config import Config, settings_of
 from qts.dashboard import (
@@ -118,8 +118,8 @@ async def serve_dashboard(
 ) -> None:
     """Serve until cancelled or the status cannot be followed; `ready` gets the address."""
     # Here: a run and `qts dashboard --link` import this module, and do not serve.
-    from qts.cache.memory import MemoryStore
     from qts.cache.redis import RedisStore
+    from qts.cache.store import MemoryStore
     from qts.dashboard import DashboardSources, serve
 
     tokens = Tokens.of(launch.home)

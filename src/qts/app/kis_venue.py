@@ -17,8 +17,7 @@ from qts.brokers import (
     SymbolForm,
 )
 from qts.brokers.config import kis_account, kis_environment
-from qts.brokers.kis import KisBroker
-from qts.brokers.order_preview import KisOrderPreview
+from qts.brokers.kis import KisBroker, KisOrderPreview
 from qts.domain import AccountKey, Clock, OrderBook, RefusedError, Secret
 from qts.feed import TradingCalendar
 from qts.simulators import KisKey

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 import qts
+from qts.app.account_configs import SimulatedVenue
 from qts.app.servers import open_database, resolve_home
-from qts.app.simulated_venue import SimulatedVenue
 from qts.app.venue import ChosenVenue
 from qts.brokers import (
     ACKNOWLEDGEMENT,

@@ -25,8 +25,8 @@ from qts.database import Database
 from qts.domain import Clock
 from qts.embedded import Home
 from qts.embedded.server import LogFile
-from qts.outbox.completer import TRANSIENT_ERRORS
-from qts.outbox.maintenance import rotate_partitions
+from qts.outbox.admin import rotate_partitions
+from qts.outbox.handling import TRANSIENT_ERRORS
 from qts.pipeline.decision_journal import SUFFIX
 
 LOG_INTERVAL_S = 30.0

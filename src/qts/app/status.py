@@ -11,14 +11,14 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
-from qts.app.simulated_venue import is_simulated
+from qts.app.account_configs import is_simulated
 from qts.app.summary import warm_up_of
 from qts.cache import CacheStore
 from qts.cache.redis import RedisStore
 from qts.dashboard.daily_report import ReportSchedule, day_bounds
 from qts.dashboard.lane_handlers import LaneSettings, register_handlers
 from qts.dashboard.publisher import StatusPublisher
-from qts.dashboard.run_metrics import AccountSources, StatusSources
+from qts.dashboard.run_figures import AccountSources, StatusSources
 from qts.dashboard.telegram_commands import TelegramCommands
 from qts.domain import Secret
 from qts.notify import TelegramBot

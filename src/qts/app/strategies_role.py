@@ -1,31 +1,35 @@
-"""The strategies role: strategies and bars here, orders in another process, joined over NATS."""
+"""The strategies role: strategies and bars here, orders in another process, joined over NATS.
+
+Its lock lets one process at a time decide for an account.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, NamedTuple
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple, Self
 
+from qts import telemetry
 from qts.app.account import DRAIN_TIMEOUT_S
-from qts.app.account_configs import account_configs
-from qts.app.feed_role import OpenRole, RoleParts
-from qts.app.market_history import has_catalogue, recent_bars
-from qts.app.run_parts import create_strategies
-from qts.app.simulated_venue import account_of
-from qts.app.strategies_lock import StrategiesLock
+from qts.app.account_configs import account_configs, account_of, create_strategies
+from qts.app.roles import OpenRole, RoleParts
 from qts.app.supervision import TaskSupervisor
-from qts.app.venue import ChosenVenue, instrument_sync, remote_feed, watched_symbols
-from qts.config import Config
-from qts.domain import AccountKey, Instruments
-from qts.events import (
-    AccountEvents,
-    AsyncPublisher,
-    Catalogue,
-    EventEngine,
-    Priority,
-    log_alert,
+from qts.app.venue import (
+    ChosenVenue,
+    has_catalogue,
+    instrument_sync,
+    recent_bars,
+    remote_feed,
+    watched_symbols,
 )
+from qts.config import Config
+from qts.database import Database
+from qts.domain import AccountKey, Instruments, OperationError, RefusedError
+from qts.events import AccountEvents, AsyncPublisher, Catalogue, EventEngine, Priority, log_alert
 from qts.events import payloads as p
 from qts.outbox import EventBus, open_bus
 from qts.pipeline import IsolatedRunner, Portfolio, RunnerHooks, StrategyRunner
@@ -38,11 +42,83 @@ from qts.pipeline.engine import (
     report_disabled,
 )
 from qts.pipeline.scheduler import CycleScheduler
-from qts.pipeline.strategy_params import StrategyParamsWatcher
-from qts.pipeline.strategy_state import StrategyStates
+from qts.pipeline.strategy_state import StrategyParamsWatcher, StrategyStates
 from qts.pipeline.tick_publisher import TickPublisher
 from qts.pipeline.warm_up import WarmUp
 from qts.roles import RemoteFeed, RemotePipeline, ReportReceiver
+
+CHECK_INTERVAL_S = 0.5
+LOST_AFTER_S = 3.0  # of silence: then the server ends the session of the holder
+RETRY_INTERVAL_S = 0.5
+
+_TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('strategies of qts account ' || $1, 0))"
+
+log = telemetry.logger("app")
+
+
+class StrategiesLock:
+    """Lock on the strategies of some accounts; an async context manager on one event loop."""
+
+    def __init__(self, database: Database, keys: Sequence[AccountKey]) -> None:
+        self._database = database
+        self._keys = keys
+        self._connection: Any = None
+
+    def is_held(self) -> bool:
+        """Return whether no other process can have it, as far as is known."""
+        return self._connection is not None
+
+    async def __aenter__(self) -> Self:
+        await self._take()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._drop()
+
+    async def run(self) -> None:
+        """Keep the lock until cancelled; raise OperationError when another process has it."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                async with asyncio.timeout(LOST_AFTER_S / 2):
+                    await self._connection.fetchval("SELECT 1")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the lock may be gone
+                log.warning("strategies lock lost; taking it again", error=repr(error))
+                await self._take_again()
+
+    async def _take_again(self) -> None:
+        self._drop()
+        since_s = monotonic()
+        while not self.is_held():
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            try:
+                await self._take()
+            except RefusedError as error:
+                # The server may not have noticed yet that our connection is gone.
+                if monotonic() > since_s + 2 * LOST_AFTER_S:
+                    raise OperationError(str(error)) from None
+            except OperationError as error:
+                log.warning("strategies lock not taken; retrying", error=str(error))
+
+    async def _take(self) -> None:
+        self._connection = await self._database.connect(
+            self._lock,
+            application_name=f"strategies of {socket.gethostname()[:40]}, process {os.getpid()}",
+            idle_session_timeout=str(round(LOST_AFTER_S * 1000)),
+        )
+
+    async def _lock(self, connection: Any) -> None:
+        for key in self._keys:
+            if not await connection.fetchval(_TRY_LOCK, str(key)):
+                raise RefusedError(
+                    f"strategies of account {key} run in another process; stop that one first:"
+                    " two would decide everything twice"
+                )
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
 
 
 class _Account(NamedTuple):

@@ -1,6 +1,7 @@
-"""Supervision of a run: its tasks, and systemd's notify socket and watchdog.
+"""Supervision of a run: its tasks, the workers of the bus, its lanes' level, and systemd.
 
-The watchdog is pinged from the event loop: systemd restarts QTS when the loop hangs.
+The watchdog is pinged from the event loop: systemd restarts QTS when the loop hangs. A level that
+an operator sets (`qts ops degrade`) arrives as a command on the bus.
 """
 
 from __future__ import annotations
@@ -10,14 +11,33 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from qts import telemetry
+from qts.database import Database
+from qts.domain import AccountKey
+from qts.events import DegradationLevel, EventEngine
+from qts.outbox import (
+    BACKTEST_COMMAND,
+    TRADE_COMMAND,
+    WORKERS,
+    Consumer,
+    Delivery,
+    Dispatcher,
+    EventBus,
+    EventDispatcher,
+    OutboxConfig,
+    OutboxEvent,
+    PostgresBus,
+)
 
 if TYPE_CHECKING:
     from qts.app.app import RunListener, StartupInfo
-
+    from qts.backtest import BacktestJobHandler
 
 log = telemetry.logger("app")
 
@@ -138,3 +158,87 @@ class SystemdListener:
     def stopping(self) -> None:
         sd_notify("STOPPING=1", self._environ)
         self._listener.stopping()
+
+
+class HandlerPart(Protocol):
+    def register(self, dispatcher: Dispatcher) -> None: ...
+
+
+class RunWorkers:
+    """Consumers of WORKERS: orders, notifications, backtest jobs, system events.
+
+    `parts` register the handlers of their messages, `around` adds to what they do. Of several
+    accounts of a run, only one has `jobs`.
+    """
+
+    def __init__(
+        self,
+        jobs: BacktestJobHandler | None,
+        bus: EventBus,
+        key: AccountKey,
+        parts: Sequence[HandlerPart],
+        around: Callable[[EventDispatcher], EventDispatcher] = lambda inner: inner,
+    ) -> None:
+        self._jobs = jobs
+        dispatcher = Dispatcher()
+        for part in parts:
+            part.register(dispatcher)
+        if jobs is not None:
+            jobs.register(dispatcher)
+        outer = around(dispatcher)
+        self._consumers: list[tuple[str, Consumer]] = [
+            (name, bus.consumer(stream, outer, str(key)))
+            for name, streams in WORKERS.items()
+            for stream in streams
+            if stream != BACKTEST_COMMAND or jobs is not None
+        ]
+
+    def start(self, tasks: TaskSupervisor) -> None:
+        for name, consumer in self._consumers:
+            tasks.start(name, consumer.run())
+
+    def stop(self) -> None:
+        """Claim no more; a running backtest is ended and its job retried by the next worker."""
+        for _, consumer in self._consumers:
+            consumer.stop()
+        if self._jobs is not None:
+            self._jobs.stop()
+
+
+class SetDegradation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Set the degradation level; None returns to the level that the load requires."""
+
+    level: int | None
+    requested_at: datetime
+
+
+class LaneControl:
+    """Applies commands that were requested since `began`: a level does not outlive its run."""
+
+    def __init__(self, engine: EventEngine, began: datetime) -> None:
+        self._engine = engine
+        self._began = began
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(TRADE_COMMAND, SetDegradation)(self.set_level)
+
+    async def set_level(self, command: SetDegradation, _delivery: Delivery) -> None:
+        if command.requested_at < self._began:
+            log.info("degradation command ignored; an earlier run", level=command.level)
+            return
+        level = None if command.level is None else DegradationLevel(command.level)
+        log.warning("degradation level set manually", level=level.name if level is not None else "")
+        await asyncio.to_thread(self._engine.degrade, level)
+
+
+async def request_level(
+    database: Database, key: AccountKey, level: DegradationLevel | None, now: datetime
+) -> None:
+    """Request a level from the running QTS of the account."""
+    command = SetDegradation(level=None if level is None else int(level), requested_at=now)
+    event = OutboxEvent.of(TRADE_COMMAND, command, ("Lanes", "all"), account=key)
+    async with (
+        PostgresBus.open(database, OutboxConfig().streams) as bus,
+        database.transaction() as tx,
+    ):
+        await bus.publish(tx, event)

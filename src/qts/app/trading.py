@@ -9,17 +9,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from qts.app.account import DRAIN_TIMEOUT_S, TradingAccount
-from qts.app.account_configs import check_capital, journal_header
-from qts.app.execution_role import ExecutionRole
-from qts.app.lane_control import LaneControl
-from qts.app.market_history import has_catalogue
-from qts.app.run_parts import AccountSettings, RunParts
-from qts.app.standby import Standby
+from qts.app.account_configs import AccountSettings, RunParts, check_capital, journal_header
+from qts.app.pair import Standby
+from qts.app.roles import ExecutionRole
 from qts.app.status import build_status, telegram_bot
 from qts.app.summary import TradingSummary, summarise_trading
-from qts.app.supervision import TaskSupervisor
-from qts.app.venue import watched_symbols
-from qts.app.workers import RunWorkers
+from qts.app.supervision import LaneControl, RunWorkers, TaskSupervisor
+from qts.app.venue import has_catalogue, watched_symbols
 from qts.backtest import BacktestJobHandler
 from qts.cache import CacheStore
 from qts.cache.redis import RedisStore
@@ -35,9 +31,9 @@ from qts.events import (
     log_alert,
 )
 from qts.events import payloads as p
-from qts.events.dead_letter_store import PostgresDeadLetterStore
+from qts.events.dead_letters import PostgresDeadLetterStore
 from qts.notify import AlertStore, AlertWriter, NotificationService, RecentAlerts
-from qts.orders.metrics import TradingGauges
+from qts.orders.engine import TradingGauges
 from qts.outbox import EventBus, OutboxMaintenance, open_bus
 from qts.pipeline import (
     EtedaPipeline,
@@ -45,7 +41,7 @@ from qts.pipeline import (
     RunnerHooks,
     StrategyRunner,
 )
-from qts.pipeline.bar_publisher import BarPublisher
+from qts.pipeline.bar_publisher import BarPublisher, BarsOfStrategy
 from qts.pipeline.engine import (
     StrategyEngine,
     build_runners,
@@ -54,12 +50,10 @@ from qts.pipeline.engine import (
     open_decision_journal,
     report_disabled,
 )
-from qts.pipeline.freezes import POSITION_FREEZE
+from qts.pipeline.exits import POSITION_FREEZE
 from qts.pipeline.isolated_runner import ProcessPauser
 from qts.pipeline.scheduler import CycleScheduler
-from qts.pipeline.strategy_params import StrategyParamsWatcher
-from qts.pipeline.strategy_state import StrategyStates
-from qts.pipeline.warming_series import BarsOfStrategy
+from qts.pipeline.strategy_state import StrategyParamsWatcher, StrategyStates
 from qts.risk import EMERGENCY_ORDER
 from qts.roles import RoleConnection
 from qts.strategies import Strategy

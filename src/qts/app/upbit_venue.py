@@ -16,8 +16,7 @@ from qts.brokers import (
     SymbolForm,
 )
 from qts.brokers.config import upbit_account, upbit_environment
-from qts.brokers.order_preview import UpbitOrderPreview
-from qts.brokers.upbit import UpbitBroker
+from qts.brokers.upbit import UpbitBroker, UpbitOrderPreview
 from qts.domain import AccountKey, Clock, RefusedError, Secret
 from qts.simulators import UpbitKey
 from qts.venues import (

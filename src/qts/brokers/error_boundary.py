@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from qts.brokers.broker import VenueBlockedError
+from qts.brokers.venue import VenueBlockedError
 from qts.domain import (
     Clock,
     OperationError,

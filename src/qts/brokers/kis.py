@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 
-from qts.brokers.broker import ExecutionReport, OrderMatches, match_orders
 from qts.brokers.config import BrokersConfig, kis_account, require_live_consent_kis
 from qts.brokers.error_boundary import (
     priority_of,
@@ -31,6 +31,7 @@ from qts.brokers.kis_codec import (
     KisOrderRow,
     Row,
     balance_query,
+    buying_power_query,
     cancel_body,
     number_of,
     order_id_of,
@@ -41,6 +42,7 @@ from qts.brokers.kis_codec import (
     split_order_id,
 )
 from qts.brokers.kis_fills import KisFillStore, KisFillTracker
+from qts.brokers.venue import ExecutionReport, OrderMatches, match_orders
 from qts.database import Database
 from qts.domain import (
     Account,
@@ -55,8 +57,18 @@ from qts.domain import (
     OutcomeUnknownError,
     UnreachableError,
 )
-from qts.venues import KisClient, KisEndpoint, KisStream, RequestPriority, VenueRejectedError
+from qts.venues import (
+    KisClient,
+    KisEndpoint,
+    KisStream,
+    NotSupportedError,
+    RequestPriority,
+    VenueRejectedError,
+)
 
+_BUYING_POWER = KisEndpoint(
+    "/uapi/domestic-stock/v1/trading/inquire-psbl-order", "TTTC8908R", "VTTC8908R"
+)
 _MAX_PAGES = 200
 _TOO_MANY = "OPSP0008"  # subscriptions, as KIS counts them
 
@@ -243,3 +255,23 @@ def _rows_of(output: msgspec.Raw) -> list[Row]:
     except msgspec.DecodeError as error:
         raise UnreachableError(f"KIS sent unreadable rows: {error}") from None
     return found if isinstance(found, list) else [found] if found else []
+
+
+class KisOrderPreview:
+    """Preview at KIS, which can only be asked for the buying power."""
+
+    can_test = False
+
+    def __init__(self, client: KisClient) -> None:
+        self._client = client
+
+    async def buying_power(self, request: OrderRequest) -> Decimal:
+        account = self._client.config.account
+        query = buying_power_query(account.reveal() if account else "", request)
+        reply = await self._client.call(_BUYING_POWER, query, RequestPriority.ACCOUNT)
+        with translate_decode_errors("KIS"):
+            found = msgspec.json.decode(reply.output, type=dict[str, Any])
+            return Decimal(str(found["nrcvb_buy_amt"]).strip())
+
+    async def test(self, request: OrderRequest) -> None:
+        raise NotSupportedError(f"KIS cannot test an order of {request.symbol}")

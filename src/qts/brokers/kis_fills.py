@@ -18,8 +18,8 @@ from datetime import datetime
 from decimal import ROUND_FLOOR, Decimal
 from typing import NamedTuple
 
-from qts.brokers.broker import ExecutionReport, StreamGap
 from qts.brokers.kis_codec import KisOrderRow
+from qts.brokers.venue import ExecutionReport, StreamGap
 from qts.database import Connection, Database, Row
 from qts.domain import BrokerOrder, Clock, FeeSchedule, Fill, OrderState, QtsError, Side
 from qts.venues import FillNotice

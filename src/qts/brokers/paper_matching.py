@@ -19,8 +19,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from qts.brokers.config import FeesConfig, PaperConfig
-from qts.brokers.paper_account import Lot, PaperAccount
-from qts.brokers.paper_book import BookDepth, exact
+from qts.brokers.paper_account import BookDepth, Lot, PaperAccount, exact
 from qts.domain import (
     FILL_AT_ONCE,
     FeeSchedule,

@@ -15,17 +15,16 @@ from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import NamedTuple
 
-from qts.brokers.broker import Broker
 from qts.brokers.lease import AccountLease
 from qts.brokers.rehearsal_orders import (
     RehearsalFailedError,
     RehearsalOrders,
     RehearsalTimes,
     ReportReader,
+    SmallestOrders,
 )
-from qts.brokers.smallest_orders import SmallestOrders
 from qts.brokers.transcript import RehearsalStep, Verdict
-from qts.brokers.venue import OrderPreview
+from qts.brokers.venue import Broker, OrderPreview
 from qts.domain import (
     Account,
     Clock,

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from qts.brokers.broker import ExecutionReport, OrderMatches, StreamGap, VenueBlockedError
 from qts.brokers.config import BrokersConfig, require_live_consent_upbit, upbit_account
 from qts.brokers.error_boundary import (
     UNREADABLE,
@@ -17,8 +16,17 @@ from qts.brokers.error_boundary import (
     translate_decode_errors,
     translate_order_errors,
 )
-from qts.brokers.upbit_codec import fill_event, order_event, order_of, place_values, units
-from qts.brokers.upbit_fills import OrderLists, UpbitFillReader, read_applied
+from qts.brokers.upbit_codec import (
+    OrderLists,
+    UpbitFillReader,
+    fill_event,
+    order_event,
+    order_of,
+    place_values,
+    read_applied,
+    units,
+)
+from qts.brokers.venue import ExecutionReport, OrderMatches, StreamGap, VenueBlockedError
 from qts.database import Database
 from qts.domain import (
     TICK_TABLES,
@@ -278,3 +286,29 @@ def _parse_event(event: Json) -> ExecutionReport:
 
 def _milliseconds(moment: datetime) -> str:
     return str(round(moment.timestamp() * 1000))
+
+
+class UpbitOrderPreview:
+    """Preview at Upbit, which also checks a whole order (`/v1/orders/test`)."""
+
+    can_test = True
+
+    def __init__(self, client: UpbitClient) -> None:
+        self._client = client
+
+    async def buying_power(self, request: OrderRequest) -> Decimal:
+        found = await self._client.call(
+            "GET",
+            "/v1/orders/chance",
+            [("market", request.symbol)],
+            "default",
+            RequestPriority.ACCOUNT,
+        )
+        with translate_decode_errors("Upbit"):
+            return Decimal(found["bid_account"]["balance"])
+
+    async def test(self, request: OrderRequest) -> None:
+        values = place_values(request, None)
+        await self._client.call(
+            "POST", "/v1/orders/test", values, "default", RequestPriority.ACCOUNT
+        )

@@ -1,4 +1,4 @@
-"""Port of a venue: everything that QTS needs of a place with market data and orders.
+"""Ports of a venue: what QTS needs of a place with market data and orders, and of its broker.
 
     Venue, chosen by its name          known without a connection
       ├─ settings, environment, account    table [venues.NAME], whose money, which account
@@ -7,23 +7,44 @@
       ├─ simulator                         a stand-in while the settings have no key
       └─ connect ──▶ VenueConnection       data (quotes, stream), history, skew, broker, preview
 
-An adapter implements both; `qts.testing` has a conformance suite for each part.
+An adapter implements both; `qts.testing` has a conformance suite for each part. Its Broker accepts
+orders:
+
+place ──▶ broker order id     accepted (ACKED)
+  ├─ VenueRejectedError       declined: nothing was placed
+  ├─ RateLimitedError         too many requests: nothing was placed
+  ├─ VenueBlockedError        banned by the venue: no orders until the operator resumes
+  ├─ UnreachableError         certainly not sent: nothing was placed
+  └─ OutcomeUnknownError      may have been placed: find it, never send it again
+
+Accounts are opened and listed in the database; lease.py says who may trade one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
-from qts.brokers.broker import Broker
 from qts.brokers.config import BrokersConfig, paper_account
 from qts.database import Database
-from qts.domain import AccountKey, Clock, Instruments, OrderRequest, RefusedError
+from qts.domain import (
+    Account,
+    AccountKey,
+    BrokerOrder,
+    Clock,
+    Fill,
+    Instruments,
+    OperationError,
+    OrderRequest,
+    RefusedError,
+)
 from qts.venues import (
     BarHistory,
     Calendar,
@@ -38,6 +59,15 @@ from qts.venues import (
 )
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+_OPEN = "SELECT account_open($1, $2, $3)"
+_IS_LOCKED = """
+SELECT EXISTS (
+    SELECT FROM pg_locks, hashtextextended('qts account ' || $1, 0) AS key
+     WHERE locktype = 'advisory' AND granted AND objsubid = 1
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND classid = ((key >> 32) & 4294967295)::oid AND objid = (key & 4294967295)::oid)
+"""
 
 
 class SymbolForm(NamedTuple):
@@ -199,6 +229,93 @@ class Venue(Protocol[S]):
     ) -> AbstractAsyncContextManager[VenueConnection]: ...
 
 
+class VenueBlockedError(OperationError):
+    """Ban by the venue (HTTP 418); `until` is None if the venue gave no end."""
+
+    def __init__(self, text: str, until: datetime | None = None) -> None:
+        super().__init__(text)
+        self.until = until
+
+
+class OrderMatches(msgspec.Struct, frozen=True):
+    """Orders of a venue that may be the one whose outcome is unknown.
+
+    `candidates` carry its client order id, or fit it and were placed at about that time.
+    `elsewhen` fit it and are dated otherwise, or where the client order id should be they have
+    none: not proof of the order, but as long as there is one the order is not proven absent.
+    """
+
+    candidates: tuple[BrokerOrder, ...]
+    elsewhen: tuple[BrokerOrder, ...] = ()
+
+
+def match_orders(
+    orders: Iterable[BrokerOrder],
+    request: OrderRequest,
+    between: tuple[datetime, datetime],
+    known: frozenset[str],
+) -> OrderMatches:
+    """Match by symbol, side, type, quantity and price, at a venue without client order ids."""
+    first, last = between
+    fits = [o for o in orders if o.broker_order_id not in known and is_match(o, request)]
+    return OrderMatches(
+        tuple(order for order in fits if first <= order.placed_at <= last),
+        tuple(order for order in fits if not first <= order.placed_at <= last),
+    )
+
+
+def is_match(order: BrokerOrder, request: OrderRequest) -> bool:
+    """Whether the order has the symbol, side, type, quantity and price of the request."""
+    requested = (request.symbol, request.side, request.type, request.quantity, request.price)
+    return requested == (order.symbol, order.side, order.type, order.quantity, order.price)
+
+
+class StreamGap(msgspec.Struct, frozen=True):
+    """Interruption of the venue stream: reports may be missing, so the caller must reconcile."""
+
+    reason: str
+
+
+ExecutionReport = Fill | BrokerOrder | StreamGap
+
+
+class Broker(Protocol):
+    name: str
+    key: AccountKey  # of the account that takes the orders
+
+    async def place(self, request: OrderRequest) -> str:
+        """Send the order once; return the broker order id or raise as drawn above."""
+        ...
+
+    async def cancel(self, broker_order_id: str) -> None:
+        """Request a cancel; raise VenueRejectedError if nothing is left to cancel."""
+        ...
+
+    async def find_order(
+        self, request: OrderRequest, sent_at: datetime, known: frozenset[str]
+    ) -> OrderMatches:
+        """Search the venue's lists, as they are now, for an order that may have been placed.
+
+        `sent_at` is our time: an adapter widens its search by the difference between the clocks.
+        `known` holds broker order ids that belong to other attempts, or were known before.
+        """
+        ...
+
+    async def orders(self, since: datetime) -> Sequence[BrokerOrder]:
+        """Return every open order, and every order placed since then by our clock."""
+        ...
+
+    async def fills(self, since: datetime) -> Sequence[Fill]:
+        """Return every fill since then, oldest first; a fill always has the same trade_id."""
+        ...
+
+    async def account(self) -> Account: ...
+
+    def execution_reports(self) -> AsyncIterator[ExecutionReport]:
+        """Yield updates of our orders until closed, beginning with a StreamGap."""
+        ...
+
+
 _PORT = sorted(set(dir(Venue)) - set(dir(Protocol)) - {"__parameters__"})
 
 
@@ -242,3 +359,20 @@ def account_key(brokers: BrokersConfig, venues: VenuesConfig) -> AccountKey:
     (name,) = brokers.names
     venue = venue_of(name)
     return venue.account(venue_settings(venues, venue))
+
+
+async def open_account(database: Database, key: AccountKey, *, is_live: bool) -> None:
+    """Make the account known; its first opening moves the rows that are its own (0016)."""
+    await database.fetchval(_OPEN, *key, is_live)
+
+
+async def list_accounts(database: Database) -> Sequence[AccountKey]:
+    """Return every account that was ever opened, by broker."""
+    rows = await database.fetch("SELECT broker, account FROM account ORDER BY broker, opened_at")
+    return [AccountKey(*row) for row in rows]
+
+
+async def is_account_locked(database: Database, key: AccountKey) -> bool:
+    """Return whether a run holds the account now."""
+    held: bool = await database.fetchval(_IS_LOCKED, str(key))
+    return held

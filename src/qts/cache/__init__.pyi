@@ -11,13 +11,13 @@ from qts.cache.entries import CachedPosition as CachedPosition
 from qts.cache.entries import CachedPrice as CachedPrice
 from qts.cache.entries import CachedRisk as CachedRisk
 from qts.cache.entries import CachedStrategyParams as CachedStrategyParams
-from qts.cache.entry import CacheEntry as CacheEntry
+from qts.cache.entries import TradeIds as TradeIds
+from qts.cache.monitor import CacheAlert as CacheAlert
+from qts.cache.monitor import CacheStatus as CacheStatus
 from qts.cache.monitor import ServerStatus as ServerStatus
 from qts.cache.monitor import inspect_server as inspect_server
 from qts.cache.monitor import read_raw as read_raw
 from qts.cache.region import CacheLoader as CacheLoader
-from qts.cache.status import CacheAlert as CacheAlert
-from qts.cache.status import CacheStatus as CacheStatus
+from qts.cache.store import CacheEntry as CacheEntry
 from qts.cache.store import CacheStore as CacheStore
 from qts.cache.store import StoreWrite as StoreWrite
-from qts.cache.trade_counter import TradeIds as TradeIds

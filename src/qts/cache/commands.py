@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from qts.cache.connection import Command, pack
-from qts.cache.entry import BookSides
-from qts.cache.store import CountRequest, Fields, StoreWrite
+from qts.cache.store import BookSides, CountRequest, Fields, StoreWrite, book_keys
 from qts.domain import OperationError, UnreachableError
 
 # The first write of each script is one that a full server refuses: after an accepted write, the
@@ -188,10 +187,6 @@ def read_book(key: str, depth: int) -> Command:
 def count(count: CountRequest, known: Collection[str] | None) -> Command:
     head = ("EVALSHA", _COUNT_SHA, 1, count.key, count.member, count.limit, count.until_ms)
     return (*head, "0") if known is None else (*head, "1", *known)
-
-
-def book_keys(key: str) -> tuple[str, str, str]:
-    return key, f"{key}:bid", f"{key}:ask"
 
 
 def with_text(command: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Cached values: order book, order, position, price, risk limits and strategy parameters.
+"""Kinds of cached values: order book, order, position, price, risk, parameters, trade ids.
 
 An order book uses three keys with one hash tag, so they change together on a cluster as well:
 
@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import msgspec
 
-from qts.cache.entry import VER_MAX, BookSides, CacheEntry, are_plain, check_name, is_plain, to_text
+from qts.cache.store import VER_MAX, BookSides, CacheEntry, are_plain, check_name, is_plain, to_text
 
 LEVELS_MAX = 500
 
@@ -233,6 +233,18 @@ class CachedStrategyParams(CacheEntry, frozen=True, kw_only=True):
         own = {name: text for name, text in fields.items() if name in _OWN_FIELDS}
         params = {name: text for name, text in fields.items() if name not in _OWN_FIELDS}
         return msgspec.convert({**own, "params": params}, cls, strict=False)
+
+
+class TradeIds(CacheEntry, frozen=True, kw_only=True):
+    """Trade ids of a day in the database; its name is `<account>/<day>`."""
+
+    kind: ClassVar[str] = "trades"
+    prefix: ClassVar[str] = "daily_trade_count:"
+    named_by: ClassVar[str] = "day"
+    dated_by: ClassVar[str] = "received_at"
+
+    day: str
+    ids: frozenset[str]
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,10 +1,13 @@
-"""`qts backtest`: strategies over ticks or bars, here or as a job."""
+"""`qts backtest` and `qts ops jobs`: strategies over ticks or bars, here or as a job."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 from msgspec.structs import replace
@@ -33,11 +36,18 @@ from qts.cli.backtest_options import (
 )
 from qts.cli.console import (
     ConfigOption,
+    DurationOption,
     JsonFile,
     JsonFileOption,
+    JsonOption,
     html_file,
+    load_config,
+    open_publisher,
+    parse_uuid,
+    print_json,
     print_tables,
     show_progress,
+    with_database,
 )
 from qts.cli.file_layout import (
     ColumnsOption,
@@ -47,9 +57,12 @@ from qts.cli.file_layout import (
     TimeframeOption,
     ZoneOption,
 )
+from qts.cli.groups import command_group
+from qts.domain import parse_duration
 
 if TYPE_CHECKING:
-    from qts.backtest import BacktestResult, BarTape, DataSelection, Tape
+    from qts.backtest import BacktestResult, BarTape, DataSelection, JobRow, Tape
+    from qts.database import Database
 
 
 def backtest(
@@ -120,13 +133,15 @@ def backtest(
     chosen = options.select_data()
     if job:
         return _submit(options, chosen, html)
-    result, tape = _run(options, chosen)
+    result, tape = _run_backtest(options, chosen)
     _print(result, on_stderr=output.prints)
     _write(result, tape, output, page)
     return 1 if result.stopped else 0
 
 
-def _run(options: BacktestOptions, chosen: DataSelection) -> tuple[BacktestResult, Tape | BarTape]:
+def _run_backtest(
+    options: BacktestOptions, chosen: DataSelection
+) -> tuple[BacktestResult, Tape | BarTape]:
     from qts import telemetry
     from qts.backtest import load_instruments, run_backtest
 
@@ -158,8 +173,6 @@ def _run(options: BacktestOptions, chosen: DataSelection) -> tuple[BacktestResul
 
 def _submit(options: BacktestOptions, chosen: DataSelection, html: Path | None) -> int:
     """Submit the backtest as a job, after everything that can be refused now was checked."""
-    from qts.cli.jobs import submit
-
     for each in options.instances():
         each.create()
     options.settings()
@@ -167,7 +180,7 @@ def _submit(options: BacktestOptions, chosen: DataSelection, html: Path | None) 
     arguments = options.arguments(chosen)
     if html is not None:
         arguments += ("--html", str(html.resolve()))
-    typer.echo(submit(options.config, arguments))
+    typer.echo(_store_job(options.config, arguments))
     return 0
 
 
@@ -187,3 +200,96 @@ def _write(
     output.write(to_json(result))
     if page is not None:
         page.write_text(render_html(result, tape), encoding="utf-8")
+
+
+JOB_SCHEMA = 12  # adds the jobs
+
+jobs = command_group("Backtest jobs: list, show, work.", "qts ops jobs list")
+
+
+@jobs.command(name="list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first.
+
+    Example: qts ops jobs list --json
+    """
+    from qts.backtest import list_jobs
+
+    rows = with_database(config, lambda database: list_jobs(database, limit), JOB_SCHEMA)
+    if as_json:
+        print_json({"backtests": rows})
+    else:
+        typer.echo("\n".join(map(_job_line, rows)) or "no jobs")
+
+
+@jobs.command()
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, from the list.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one job and its result.
+
+    Example: qts ops jobs show 0198c0de-0000-7000-8000-000000000001
+    """
+    from qts.backtest import show_job
+
+    job_id = parse_uuid(job, "a job id; expected a UUID, see qts ops jobs list")
+    row = with_database(config, lambda database: show_job(database, job_id), JOB_SCHEMA)
+    if as_json:
+        print_json(row)
+        return
+    typer.echo(_job_line(row))
+    for name, value in (row.result or {}).get("performance", {}).items():
+        typer.echo(f"  {name:<16}{'-' if value is None else value}")
+
+
+@jobs.command()
+def work(duration: DurationOption = None, config: ConfigOption = None) -> None:
+    """Run pending jobs, one after the other, until Ctrl-C. A run takes jobs as well.
+
+    Example: qts ops jobs work
+    """
+    seconds = parse_duration(duration) if duration else None
+    with_database(config, lambda database: _work_on_jobs(database, config, seconds), JOB_SCHEMA)
+
+
+def _store_job(config: Path | None, arguments: tuple[str, ...]) -> UUID:
+    from qts.backtest import submit_job
+
+    async def store(database: Database) -> UUID:
+        async with open_publisher(database, config) as bus:
+            return await submit_job(database, bus, arguments)
+
+    return with_database(config, store, JOB_SCHEMA)
+
+
+async def _work_on_jobs(database: Database, config: Path | None, seconds: float | None) -> None:
+    from msgspec.structs import replace
+
+    from qts.backtest import BacktestJobHandler
+    from qts.outbox import BACKTEST_COMMAND, Dispatcher, open_bus
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    dispatcher = Dispatcher()
+    async with open_bus(database, replace(load_config(config).outbox, run_relay=False)) as bus:
+        BacktestJobHandler(database, bus).register(dispatcher)
+        consumer = bus.consumer(BACKTEST_COMMAND, dispatcher)
+        running = asyncio.create_task(consumer.run())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        consumer.stop()
+        await running
+
+
+def _job_line(row: JobRow) -> str:
+    note = f"  {row.error}" if row.error else ""
+    arguments = " ".join(row.arguments)
+    return f"{row.created_at:%Y-%m-%d %H:%M:%S}  {row.job_id}  {row.status:<8} {arguments}{note}"

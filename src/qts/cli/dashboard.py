@@ -1,4 +1,4 @@
-"""`qts dashboard`: live status in the browser, tokens of programs and the API's document."""
+"""Live status: `qts dashboard` in the browser and for programs, `qts top` in the terminal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.console import (
+    AccountOption,
+    ConfigOption,
+    JsonOption,
+    chosen_account,
+    print_json,
+    with_database,
+)
 from qts.cli.groups import command_group
 from qts.cli.manual import cli_operator
+from qts.cli.safety import user_name
+from qts.domain import RefusedError
 
 if TYPE_CHECKING:
     from qts.app import DashboardLaunch
-    from qts.dashboard import ApiToken
+    from qts.config import Config
+    from qts.dashboard import ApiToken, Top
 
-SCHEMA = 26  # adds tokens of programs
+TOKEN_SCHEMA = 26  # adds tokens of programs
 
 dashboard = command_group(
     "Live status in the browser, and the API for programs. Without a command it serves the"
@@ -115,7 +126,7 @@ def create(
     made, secret = with_database(
         config,
         lambda database: ApiTokens(database).create(name, role, days, cli_operator()),
-        SCHEMA,
+        TOKEN_SCHEMA,
     )
     if as_json:
         print_json({"token": secret.reveal(), "name": made.name, "expires_at": made.expires_at})
@@ -139,11 +150,13 @@ def list_(
     """
     from qts.dashboard import ApiTokens
 
-    rows = with_database(config, lambda database: ApiTokens(database).rows(revoked=every), SCHEMA)
+    rows = with_database(
+        config, lambda database: ApiTokens(database).rows(revoked=every), TOKEN_SCHEMA
+    )
     if as_json:
         print_json({"tokens": rows})
     else:
-        typer.echo("\n".join(map(_line, rows)) or "no tokens")
+        typer.echo("\n".join(map(_token_line, rows)) or "no tokens")
 
 
 @token.command()
@@ -157,11 +170,70 @@ def revoke(
     """
     from qts.dashboard import ApiTokens
 
-    with_database(config, lambda database: ApiTokens(database).revoke(name, cli_operator()), SCHEMA)
+    with_database(
+        config, lambda database: ApiTokens(database).revoke(name, cli_operator()), TOKEN_SCHEMA
+    )
     typer.echo(f"{name} is revoked")
 
 
-def _line(row: ApiToken) -> str:
+def _token_line(row: ApiToken) -> str:
     revoked = f"  revoked {row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else ""
     until = f"until {row.expires_at:%Y-%m-%d %H:%M}"
     return f"{row.name:<20}{row.role:<7}{until}  by {row.created_by}{revoked}"
+
+
+STATUS_SCHEMA = 30  # adds the status of runs
+
+
+def top(
+    config: ConfigOption = None,
+    account: AccountOption = None,
+    once: Annotated[bool, typer.Option("--once", help="Print everything once as text.")] = False,
+) -> None:
+    """Live status in the terminal.
+
+    Shows lanes, orders, positions, feed and alerts of a running QTS, and all runs on its
+    database. Keys: tab, r chooses a run, k stops trading, q quits. Exit code of --once: 0: the run
+    reports, 1: it does not run or hangs.
+
+    Example: qts top
+    """
+    from qts.config import load
+
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RefusedError("qts top needs a terminal; --once prints the status as text")
+    asyncio.run(_top(load(config, os.environ), once, config, account))
+
+
+async def _top(config: Config, once: bool, file: Path | None, account: str | None) -> None:
+    from qts.app import open_database, open_status_store, run_accounts
+    from qts.dashboard import LiveStatusSource, frame
+    from qts.database import require_schema
+
+    application = None if once else _application()
+    keys = list(run_accounts(config).values())
+    prefix = config.cache.of_account(keys[0].account).prefix
+    async with open_status_store(config) as store, open_database(config) as database:
+        await require_schema(database, STATUS_SCHEMA)
+        source = LiveStatusSource(store, database, prefix, *keys)
+        if account is not None:
+            await source.choose(str(await chosen_account(database, file, None, account)))
+        if application is None:
+            snapshot = await source.read()
+            typer.echo(frame(snapshot))
+            if (snapshot.live is None and snapshot.run != "remote") or snapshot.trouble:
+                raise typer.Exit(1)
+        else:
+            await application(source, user_name()).run_async()
+
+
+def _application() -> type[Top]:
+    try:
+        from qts.dashboard import Top
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "textual":
+            raise
+        raise RefusedError(
+            "qts top needs textual; install it with: pip install 'qts[top]'"
+        ) from None
+    return Top

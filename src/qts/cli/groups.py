@@ -34,7 +34,7 @@ class PlainCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = super().collect_usage_pieces(ctx)
-        return [piece.strip("{}").removesuffix("...") for piece in pieces]
+        return [piece.removesuffix("...").strip("{}") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self, ctx, formatter)

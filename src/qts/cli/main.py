@@ -7,6 +7,7 @@ with the help of its command. Every error becomes one line and an exit code.
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,46 +17,46 @@ from typer.exceptions import TyperException
 
 import qts
 from qts.cli.groups import Entry, TableGroup
-from qts.domain import QtsError
+from qts.domain import QtsError, nearest_name
 
 _DATA = {
     "observe": Entry("data:observe", "Watch a market and record it; no strategy, no orders"),
     "replay": Entry("data:replay", "Replay recorded ticks through the surge detector"),
     "export": Entry("data:export", "Write recorded ticks as one Parquet file"),
-    "instruments": Entry("instruments:instruments", "List or search the instruments of a venue"),
+    "instruments": Entry("data:instruments", "List or search the instruments of a venue"),
     "download": Entry(
         "history:download",
         "Download past bars into the catalogue; run it again to continue or to update",
     ),
-    "import": Entry("imports:import_data", "Import bars or ticks of files into the catalogue"),
+    "import": Entry("history:import_data", "Import bars or ticks of files into the catalogue"),
     "list": Entry("history:list_series", "List the bars and ticks in the catalogue"),
     "check": Entry("history:check", "Check the catalogue for damaged files and missing time"),
 }
 _OPS = {
     "outbox": Entry("outbox:app", "Durable message bus: status, dead letters, relay"),
-    "dead-letters": Entry("dead_letters:app", "Events that used up their retries in the lanes"),
+    "dead-letters": Entry("lanes:dead_letters", "Events that used up their retries in the lanes"),
     "degrade": Entry("lanes:degrade", "Set the degradation level of the running QTS"),
-    "cache": Entry("cache:app", "Cache: status, one value, flush"),
-    "database": Entry("database:app", "Database schema: migrate, status"),
-    "jobs": Entry("jobs:app", "Backtest jobs: list, show, work"),
-    "state": Entry("state:app", "States of strategies: list, clear"),
+    "cache": Entry("storage:cache", "Cache: status, one value, flush"),
+    "database": Entry("storage:database", "Database schema: migrate, status"),
+    "jobs": Entry("backtest:jobs", "Backtest jobs: list, show, work"),
+    "state": Entry("storage:state", "States of strategies: list, clear"),
     "lease": Entry(
-        "pair:lease", "Show which run holds an account, its epoch, and which runs stand by"
+        "run:lease", "Show which run holds an account, its epoch, and which runs stand by"
     ),
     "handover": Entry(
-        "pair:handover", "Let the standby take over: the active run finishes its orders and ends"
+        "run:handover", "Let the standby take over: the active run finishes its orders and ends"
     ),
-    "notify": Entry("notify:app", "Notifications: test a channel, status, recent messages"),
+    "notify": Entry("notify:notify", "Notifications: test a channel, status, recent messages"),
     "metrics": Entry("notify:metrics", "Files for Prometheus and Grafana"),
-    "alerts": Entry("alerts:app", "Alerts: list, acknowledge"),
-    "actions": Entry("actions:actions", "List what operators did: who, what and why"),
-    "backup": Entry("database:backup", "Write the state to one file, also while QTS runs"),
-    "restore": Entry("database:restore", "Restore a backup into an empty home or database"),
+    "alerts": Entry("notify:alerts", "Alerts: list, acknowledge"),
+    "actions": Entry("notify:actions", "List what operators did: who, what and why"),
+    "backup": Entry("storage:backup", "Write the state to one file, also while QTS runs"),
+    "restore": Entry("storage:restore", "Restore a backup into an empty home or database"),
 }
 _DEV = {
     "simulate": Entry("simulate:app", "Run a venue simulator: kis, upbit"),
     "router": Entry("router:app", "Message router: run a scenario, on one or two machines"),
-    "lanes": Entry("lanes_demo:lanes", "Flood the event lanes and show them live"),
+    "lanes": Entry("lanes:lanes", "Flood the event lanes and show them live"),
     "verify": Entry("verify:app", "Measure a goal and print PASS or FAIL"),
     "bench": Entry("bench:bench", "Measure a package beside its peers"),
 }
@@ -81,7 +82,7 @@ _NEW = {
     ),
     "kill": Entry("safety:kill", "Kill switch: on, off, status", "Trade"),
     "failsafe": Entry("safety:failsafe", "Fail-safe: status, release, codes", "Trade"),
-    "top": Entry("view:top", "Live status in the terminal", "Watch"),
+    "top": Entry("dashboard:top", "Live status in the terminal", "Watch"),
     "dashboard": Entry(
         "dashboard:dashboard",
         "Live status in the browser; token, openapi: the API for programs",
@@ -91,7 +92,7 @@ _NEW = {
         "report:report", "Profit, trades, refusals, incidents and latencies of a day", "Watch"
     ),
     "explain": Entry(
-        "explain:explain",
+        "report:explain",
         "Why a day earned something else than its backtest, in parts that add up",
         "Watch",
     ),
@@ -101,7 +102,7 @@ _NEW = {
         "setup:setup", "Ask for the key of a venue, check it there and store it", "Set up"
     ),
     "rehearse": Entry(
-        "rehearse:rehearse",
+        "setup:rehearse",
         "Rehearse real orders at a venue, step by step; live trading needs it once a month",
         "Set up",
     ),
@@ -218,4 +219,17 @@ def _usage_line(error: TyperException) -> str:
     context = getattr(error, "ctx", None)
     message = getattr(error, "format_message", error.__str__)()
     hint = f" (see '{context.command_path} --help')" if context else ""
-    return " ".join(message.split()) + hint
+    return _with_nearest(" ".join(message.split())) + hint
+
+
+_NOT_A_CHOICE = re.compile(r"(?:Value error, )?('([^']*)' is not one of ((?:'[^']*'(?:, )?)+))\.?$")
+
+
+def _with_nearest(message: str) -> str:
+    """Add the most similar choice, where the message names what was given and the choices."""
+    found = _NOT_A_CHOICE.search(message)
+    if found is None:
+        return message
+    near = nearest_name(found[2], re.findall("'([^']*)'", found[3]))
+    question = f"; did you mean {near}?" if near else ""
+    return message[: found.start()] + found[1] + question

@@ -1,4 +1,4 @@
-"""`qts ops notify` and `qts ops metrics`: channels, messages, files for Prometheus and Grafana."""
+"""`qts ops notify`, `metrics`, `alerts` and `actions`: messages, alerts and what operators did."""
 
 from __future__ import annotations
 
@@ -10,23 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonOption, print_json, with_database
+from qts.cli.console import (
+    AccountsOption,
+    ConfigOption,
+    JsonOption,
+    load_config,
+    print_json,
+    with_database,
+    with_run_accounts,
+)
 from qts.cli.groups import command_group
 from qts.domain import OperationError, QtsError, RefusedError
 
 if TYPE_CHECKING:
+    from qts.dashboard import ActionRow
     from qts.database import Database
+    from qts.domain import AccountKey
+    from qts.notify import StoredAlert
 
+MESSAGE_SCHEMA = 10  # adds the messages
 
-SCHEMA = 10  # adds the messages
-
-app = command_group(
+notify = command_group(
     "Notifications: test a channel, status, recent messages.",
     "qts ops notify test --channel telegram",
 )
 
 
-@app.command(name="test")
+@notify.command(name="test")
 def try_channels(
     channel: Annotated[
         str | None, typer.Option("--channel", metavar="NAME", help="Only this channel.")
@@ -62,11 +72,11 @@ def try_channels(
                     typer.echo(f"{name}: {error}")
         return failures
 
-    if failed := with_database(config, send, SCHEMA):
+    if failed := with_database(config, send, MESSAGE_SCHEMA):
         raise OperationError(f"not sent: {', '.join(failed)}")
 
 
-@app.command()
+@notify.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show the channels and how many messages each has sent.
 
@@ -74,7 +84,9 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """
     from qts.notify import MessageStore
 
-    found = with_database(config, lambda database: MessageStore(database).channels(), SCHEMA)
+    found = with_database(
+        config, lambda database: MessageStore(database).channels(), MESSAGE_SCHEMA
+    )
     if as_json:
         print_json({"channels": found})
         return
@@ -86,7 +98,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(f"{each.channel:<10}{counts}  {state}")
 
 
-@app.command()
+@notify.command()
 def recent(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 20,
     config: ConfigOption = None,
@@ -98,7 +110,9 @@ def recent(
     """
     from qts.notify import MessageStore
 
-    found = with_database(config, lambda database: MessageStore(database).recent(limit), SCHEMA)
+    found = with_database(
+        config, lambda database: MessageStore(database).recent(limit), MESSAGE_SCHEMA
+    )
     if as_json:
         print_json({"messages": found})
         return
@@ -106,7 +120,7 @@ def recent(
         typer.echo(f"{each.occurred_at:%F %T}  {each.severity:<9}{each.title}: {each.body}")
 
 
-@app.command()
+@notify.command()
 def key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="New file for the private key.")],
 ) -> None:
@@ -127,7 +141,7 @@ def key(
     typer.echo(f"applicationServerKey {public_key(read_key(generated))}")
 
 
-@app.command()
+@notify.command()
 def subscribe(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="PushSubscription as JSON; - is standard input.")
@@ -144,7 +158,7 @@ def subscribe(
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise RefusedError(f"{file}: {error.strerror}") from None
-    name = with_database(config, lambda database: store(database, text), SCHEMA)
+    name = with_database(config, lambda database: store(database, text), MESSAGE_SCHEMA)
     typer.echo(f"subscribed: {name}")
 
 
@@ -192,3 +206,106 @@ def to_yaml(value: Any, depth: int = 0) -> str:
         items = [to_yaml(item, depth + 1) for item in value]
         return "\n".join(f"{pad}- {item.lstrip()}" for item in items)
     return json.dumps(value, ensure_ascii=False)
+
+
+ALERT_SCHEMA = 25  # adds alerts
+
+alerts = command_group(
+    "Alerts of the runs: open until they are acknowledged.",
+    "qts ops alerts list",
+    "Alerts: list, acknowledge",
+)
+
+
+@alerts.command(name="list")
+def list_(
+    every: Annotated[bool, typer.Option("--all", help="Include acknowledged alerts.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
+    account: AccountsOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List open alerts, newest first.
+
+    Example: qts ops alerts list --all
+    """
+    from qts.notify import AlertStore
+
+    async def read(database: Database, keys: list[AccountKey]) -> list[StoredAlert]:
+        return await AlertStore(database, keys).rows(limit, acknowledged=every)
+
+    rows = with_run_accounts(config, read, account, ALERT_SCHEMA)
+    if as_json:
+        print_json({"alerts": rows})
+    else:
+        typer.echo("\n".join(map(_alert_line, rows)) or "no open alerts")
+
+
+@alerts.command()
+def ack(
+    ids: Annotated[
+        list[int] | None, typer.Argument(metavar="ALERT", help="Alerts, from the list; or --all.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that are open.")] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept with it.")] = "",
+    account: AccountsOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Acknowledge alerts: who and when is kept, and they leave the list.
+
+    Example: qts ops alerts ack 12 --reason "venue maintenance"
+    """
+    from qts.cli.manual import cli_operator
+    from qts.dashboard import AcknowledgeAlertsAction, ActionService
+
+    if bool(ids) == every:
+        raise RefusedError("expected ALERT or --all, and not both")
+
+    async def run(database: Database, keys: list[AccountKey]) -> str:
+        service = ActionService(database, keys, load_config(config).outbox.streams, None)
+        action = AcknowledgeAlertsAction(ids=ids or None, reason=reason)
+        return (await service.perform(action, cli_operator())).message
+
+    typer.echo(with_run_accounts(config, run, account, ALERT_SCHEMA))
+
+
+def _alert_line(row: StoredAlert) -> str:
+    times = f" ({row.times} times)" if row.times > 1 else ""
+    code = f"{row.code} " if row.code else ""
+    note = f": {row.note}" if row.note else ""
+    done = (
+        f"  acknowledged {row.acknowledged_at:%F %T} by {row.acknowledged_by}{note}"
+        if row.acknowledged_at
+        else ""
+    )
+    return f"{row.id:<6}{row.last_at:%F %T}  {row.severity:<9}{code}{row.message}{times}{done}"
+
+
+ACTION_SCHEMA = 11  # adds the log of actions
+
+
+def actions(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of rows.")] = 50,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what operators did: who, what and why.
+
+    Newest first: actions on the dashboard or by Telegram, and manual orders and closes.
+
+    Example: qts ops actions --limit 20
+    """
+    from qts.dashboard import ActionLog
+
+    rows = with_database(config, lambda database: ActionLog(database).rows(limit), ACTION_SCHEMA)
+    if as_json:
+        print_json({"actions": rows})
+    else:
+        typer.echo("\n".join(map(_action_line, rows)) or "no actions")
+
+
+def _action_line(row: ActionRow) -> str:
+    reason = f" ({row.detail['reason']})" if row.detail.get("reason") else ""
+    what = f"{row.action} {row.target}".strip()
+    message = f": {row.message}" if row.message else ""
+    return f"{row.at:%Y-%m-%d %H:%M:%S}  {row.actor}  {what}{reason}  {row.outcome}{message}"

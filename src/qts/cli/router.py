@@ -10,23 +10,50 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import typer
 
-from qts.cli.console import ConfigOption, JsonFileOption, to_json
+from qts.cli.console import ConfigOption, JsonFile, JsonFileOption, to_json
 from qts.cli.groups import command_group
-from qts.cli.router_distributed import ScenarioDurationOption, sink, source
-from qts.domain import OperationError, RefusedError, parse_duration
+from qts.domain import OperationError, RefusedError, Secret, parse_duration
 from qts.router import Layout, WaitStrategy
 
 if TYPE_CHECKING:
     from qts.router import (
+        EdgeConfig,
         JournalReplay,
         Options,
         PlacementPlan,
         Router,
         RouterReport,
         Scenario,
+        Sink,
+        Source,
         StreamDigest,
     )
 
+ScenarioDurationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--duration", "--for", metavar="TIME", help="Instead of the scenario's: 500ms, 5s, 2m."
+    ),
+]
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="The same on both sides: a name or a JSON file.")
+]
+RunOption = Annotated[str, typer.Option("--run", metavar="NAME", help="The same on both sides.")]
+NatsOption = Annotated[
+    str,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        envvar="QTS_NATS_URL",
+        help="nats://host:4222; put one with a password into the environment.",
+    ),
+]
+TimeoutOption = Annotated[
+    str,
+    typer.Option(
+        "--timeout", "--patience", metavar="TIME", help="How long the other side may be silent."
+    ),
+]
 Stamps = Literal["all", "hop-batch", "edges", "off"]
 Fsync = Literal["never", "interval", "always"]
 
@@ -133,8 +160,64 @@ def run(
     return 0 if report.verdict == "PASSED" else 1
 
 
-app.command()(source)
-app.command()(sink)
+@app.command()
+def source(
+    scenario: ScenarioArgument,
+    run: RunOption,
+    nats: NatsOption,
+    duration: ScenarioDurationOption = None,
+    timeout: TimeoutOption = "10s",
+    json_file: JsonFileOption = None,
+) -> int:
+    """Run producers, Stage 1 and processors; PASSED once the sink has confirmed everything.
+
+    Example: qts dev router source baseline --run monday --duration 5s
+    """
+    output, edge = JsonFile(json_file), _edge(nats, run, timeout)
+    selected = _select(scenario, duration, None)
+
+    from qts.router import Source
+
+    return _run_half(Source(selected, edge), output)
+
+
+@app.command()
+def sink(
+    scenario: ScenarioArgument,
+    run: RunOption,
+    nats: NatsOption,
+    timeout: TimeoutOption = "10s",
+    json_file: JsonFileOption = None,
+) -> int:
+    """Run Stage 2 and strategies; resumes where an earlier sink of the same run ended.
+
+    Example: qts dev router sink baseline --run monday
+    """
+    output, edge = JsonFile(json_file), _edge(nats, run, timeout)
+    selected = _select(scenario, None, None)
+
+    from qts.router import Sink
+
+    return _run_half(Sink(selected, edge), output)
+
+
+def _edge(nats: str, run: str, timeout: str) -> EdgeConfig:
+    from qts.router import EdgeConfig
+
+    return EdgeConfig(url=Secret(nats), run=run, timeout_s=parse_duration(timeout))
+
+
+def _run_half(half: Source | Sink, output: JsonFile) -> int:
+    from qts.router import ProgressLine, watch_run
+
+    stream = sys.stderr if output.prints else sys.stdout
+    print(half.router.plan.render(), file=stream, flush=True)
+    half.start()
+    watch_run(half, ProgressLine(stream))
+    report = half.report
+    print(report.render(), file=stream, flush=True)
+    output.write(report.to_json())
+    return 0 if report.verdict == "PASSED" else 1
 
 
 class ConsoleWriter:

@@ -1,4 +1,4 @@
-"""`qts run`: the trading system, its start-up table and its summary."""
+"""`qts run`, and `qts ops lease` and `handover` between the runs of a pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import typer
 
 import qts
 from qts import telemetry
-from qts.cli.console import ConfigOption, DurationOption, JsonFile, JsonFileOption
+from qts.cli.console import (
+    AccountOption,
+    ConfigOption,
+    DurationOption,
+    JsonFile,
+    JsonFileOption,
+    JsonOption,
+    print_json,
+    with_run_accounts,
+)
 from qts.domain import RefusedError, parse_duration
 
 if TYPE_CHECKING:
@@ -19,6 +28,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from qts.app import RunSummary, StartupInfo, TradingSummary
+    from qts.brokers import LeaseStatus
+    from qts.database import Database
+    from qts.domain import AccountKey
     from qts.roles import RoleStatus
 
 
@@ -250,3 +262,46 @@ def _figures(traded: TradingSummary) -> Iterator[tuple[str, str]]:
     for stream, counts in traded.outbox.items():
         yield "outbox", f"{stream}: " + ", ".join(f"{n:,} {state}" for state, n in counts.items())
     yield "fail-safe", traded.safety
+
+
+LEASE_SCHEMA = 29  # adds the lease
+
+
+def lease(
+    account: AccountOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Show which run holds an account, its epoch, and which runs stand by.
+
+    Example: qts ops lease
+    """
+    from qts.brokers import read_lease
+
+    async def read(database: Database, keys: list[AccountKey]) -> list[LeaseStatus]:
+        return [await read_lease(database, key) for key in keys]
+
+    found = with_run_accounts(config, read, account, LEASE_SCHEMA)
+    if as_json:
+        print_json({"accounts": found})
+    else:
+        typer.echo("\n".join(map(_lease_line, found)))
+
+
+def handover(account: AccountOption = None, config: ConfigOption = None) -> None:
+    """Let the standby take over: the active run finishes its orders and ends.
+
+    Refused without an active run or a standby.
+
+    Example: qts ops handover
+    """
+    from qts.app import hand_over
+
+    found = with_run_accounts(config, hand_over, account, LEASE_SCHEMA)
+    typer.echo("\n".join(map(_lease_line, found)))
+
+
+def _lease_line(lease: LeaseStatus) -> str:
+    from qts.app import describe_lease
+
+    standbys = ", ".join(lease.standbys) or "none"
+    requested = "; handover requested" if lease.is_held and lease.handover_at else ""
+    return f"{lease.account}  {describe_lease(lease)}{requested}; standby: {standbys}"

@@ -1,6 +1,4 @@
 from qts.config.decode import Origin as Origin
-from qts.config.edit import with_keys as with_keys
-from qts.config.edit import write_private as write_private
 from qts.config.load import LoadedConfig as LoadedConfig
 from qts.config.load import load as load
 from qts.config.load import resolve as resolve
@@ -8,6 +6,8 @@ from qts.config.render import describe as describe
 from qts.config.render import render as render
 from qts.config.render import render_template as render_template
 from qts.config.render import toml as toml
+from qts.config.render import with_keys as with_keys
+from qts.config.render import write_private as write_private
 from qts.config.schema import Config as Config
 from qts.config.schema import Setting as Setting
 from qts.config.schema import settings_of as settings_of

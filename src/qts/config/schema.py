@@ -6,6 +6,7 @@ errors, `qts config show` and `qts config init` read them there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from functools import cache
@@ -17,7 +18,6 @@ from msgspec import Meta, inspect
 
 from qts.brokers import BrokersConfig
 from qts.cache import CacheConfig
-from qts.config.formatting import allowed
 from qts.dashboard import DashboardConfig
 from qts.database import DatabaseConfig
 from qts.domain import Secret
@@ -331,3 +331,36 @@ def _description(annotation: Any) -> str:
 def _similarity(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[float, float]:
     full = SequenceMatcher(None, ".".join(one), ".".join(other)).ratio()
     return full, SequenceMatcher(None, one[-1], other[-1]).ratio()
+
+
+def allowed(kind: inspect.Type) -> str:
+    """Describe the values a type allows, as in `an integer from 1 to 500`."""
+    match kind:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "an integer" + _range(kind)
+        case inspect.FloatType():
+            return "a finite number" + _range(kind)
+        case inspect.LiteralType():
+            return " or ".join(json.dumps(value) for value in kind.values)
+        case inspect.VarTupleType(item_type=inspect.StructType()):
+            return "tables [[...]] of a settings file"
+        case inspect.StructType() | inspect.DictType():
+            return "a table"
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"a list, each {allowed(kind.item_type)}"
+        case inspect.CustomType() if kind.cls is Secret:
+            return 'a text or { file = "path" }'
+        case inspect.CustomType():
+            return "a path"
+        case _:
+            return "a text"
+
+
+def _range(kind: inspect.IntType | inspect.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge} to {kind.le}"
+    bounds = {"at least": kind.ge, "above": kind.gt, "at most": kind.le, "below": kind.lt}
+    given = [f"{word} {bound}" for word, bound in bounds.items() if bound is not None]
+    return f" {' and '.join(given)}" if given else ""

@@ -1,7 +1,11 @@
-"""The settings file: search order, reading, and the line of each key."""
+"""The settings file: search order, reading, the line of each key, its keys and values in messages.
+
+Messages show a value on one line, without passwords.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -20,6 +24,9 @@ FILE_NAME = "qts.toml"
 _MAX_BYTES = 1_000_000
 _MAX_STATEMENT_LINES = 200
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_LOGIN = re.compile(r"://\S*@")
+_MAX_LENGTH = 60
 
 
 @dataclass(frozen=True)
@@ -152,3 +159,26 @@ def _paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         if isinstance(value, dict):
             for path in _paths(value):
                 yield (key, *path)
+
+
+def shown(value: Any) -> str:
+    """Return a value as the user wrote it, shortened, with the login of a URL masked."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print very long ones
+        return "a very large integer"
+    if not isinstance(value, str):
+        return str(value)
+    text = _LOGIN.sub("://***@", value)
+    if len(text) > _MAX_LENGTH:
+        text = text[:_MAX_LENGTH] + "…"
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """Return a key's full name; parts that are not bare TOML keys are quoted."""
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(part) for part in path)

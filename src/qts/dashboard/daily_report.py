@@ -7,7 +7,7 @@ that a report can be repeated; a run generates one when the day is over and keep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,22 +16,21 @@ from typing import Any, Literal
 import msgspec
 
 from qts import telemetry
-from qts.backtest import EquityPoint, OpenTrade, Trade
-from qts.dashboard.report_groups import GroupFigures, StrategyDay, group_fills, strategy_days
-from qts.dashboard.run_samples import RunCounts, RunSample, counted, load_samples
+from qts.backtest import EquityPoint, Trade
+from qts.dashboard.results import closed_trades
+from qts.dashboard.run_records import RunCounts, RunSample, counted, load_samples
 from qts.database import Database, Row
 from qts.domain import (
     MANUAL,
     AccountKey,
     EventRefusedError,
-    Fill,
     OperationError,
     RefusedError,
     Side,
 )
 from qts.events import EventEngine
 from qts.events import payloads as p
-from qts.orders import OrderLatency, load_owned_fills, order_latency
+from qts.orders import OrderLatency, add_up, load_owned_fills, order_latency, rounded_parts
 from qts.pipeline import SEOUL
 
 log = telemetry.logger("dashboard")
@@ -171,35 +170,6 @@ async def load_report(
     )
 
 
-def closed_trades(rows: Iterable[Row | dict[str, Any]], began: datetime) -> list[Trade]:
-    """Return the round trips that ended since `began`, oldest first.
-
-    A fill that turns a position over ends one trade and opens another: it is split at zero.
-    """
-    open_trades: dict[str, OpenTrade] = {}
-    trades: list[Trade] = []
-    for row in rows:
-        symbol, side = row["symbol"], Side(row["side"])
-        after: Decimal = row["held"]
-        before = after - side.sign * row["quantity"]
-        if before and symbol not in open_trades:
-            continue  # opened before the first row, by a fill of the same moment
-        fill = _fill(row)
-        turned = before * after < 0
-        first = _part(fill, abs(before)) if turned else fill
-        trade = open_trades.setdefault(symbol, OpenTrade(row["strategy"]))
-        trade.add(first, row["intent_type"])
-        if turned or not after:
-            del open_trades[symbol]
-            if fill.at >= began:
-                trades.append(trade.to_trade())
-        if turned:
-            rest = OpenTrade(row["strategy"])
-            rest.add(_part(fill, abs(after)), row["intent_type"])
-            open_trades[symbol] = rest
-    return trades
-
-
 class ReportSchedule:
     """When a run has to generate a report: after the market's close, and when the day is over.
 
@@ -312,23 +282,90 @@ def _point(sample: RunSample) -> EquityPoint:
     return EquityPoint(sample.taken_at.timestamp(), float(sample.equity), invested)
 
 
-def _fill(row: Row | dict[str, Any]) -> Fill:
-    return Fill(
-        trade_id=row["trade_id"],
-        broker_order_id=row["broker_order_id"],
-        symbol=row["symbol"],
-        side=Side(row["side"]),
-        quantity=row["quantity"],
-        price=row["price"],
-        fee=row["fee"],
-        at=row["traded_at"],
-    )
-
-
-def _part(fill: Fill, quantity: Decimal) -> Fill:
-    fee = fill.fee * quantity / fill.quantity
-    return msgspec.structs.replace(fill, quantity=quantity, fee=fee)
-
-
 def _won(value: Decimal | int) -> Decimal:
     return Decimal(value).quantize(_WON)
+
+
+# Figures by strategy and by symbol; those of all names are the account's.
+
+
+class GroupFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one strategy or one symbol; `realised` is after fees."""
+
+    name: str
+    fills: int
+    trades: int
+    bought: Decimal
+    sold: Decimal
+    fees: Decimal
+    realised: Decimal
+
+
+class StrategyDay(GroupFigures, frozen=True, kw_only=True):
+    """Figures of one strategy; what it holds is of the last sample, None where there is none."""
+
+    orders: int = 0
+    refusals: dict[str, int] = {}
+    unrealised: Decimal | None = None
+    exposure: Decimal | None = None
+
+
+def group_fills(fills: Sequence[tuple[Row, str]], trades: Mapping[str, int]) -> list[GroupFigures]:
+    """Return the figures of each name; fees and profit add up to those of the account."""
+    names, figures = sorted({name for _, name in fills}), add_up(fills)
+    fees = rounded_parts({name: figures[name].fees for name in names})
+    realised = rounded_parts({name: figures[name].net for name in names})
+    found = []
+    for name in names:
+        value = dict.fromkeys(Side, _ZERO)
+        for row, owner in fills:
+            if owner == name:
+                value[Side(row["side"])] += row["quantity"] * row["price"]
+        found.append(
+            GroupFigures(
+                name=name,
+                fills=figures[name].fills,
+                trades=trades.get(name, 0),
+                bought=value[Side.BUY].quantize(_WON),
+                sold=value[Side.SELL].quantize(_WON),
+                fees=fees[name],
+                realised=realised[name],
+            )
+        )
+    return found
+
+
+def strategy_days(
+    groups: Sequence[GroupFigures],
+    orders: Mapping[str, int],
+    refusals: Mapping[str, int],
+    held: Mapping[str, tuple[Decimal, Decimal]] | None,
+) -> list[StrategyDay]:
+    """Return the figures of every strategy that traded, ordered, was refused or holds something."""
+    traded = {each.name: each for each in groups}
+    refused: dict[str, dict[str, int]] = {}
+    for text, count in refusals.items():
+        name, _, code = text.rpartition(" ")
+        refused.setdefault(name, {})[code] = count
+    names = sorted({*traded, *orders, *refused, *(held or {})})
+    still = {name: (held or {}).get(name, (_ZERO, _ZERO)) for name in names}
+    unrealised = rounded_parts({name: each[0] for name, each in still.items()})
+    exposure = rounded_parts({name: each[1] for name, each in still.items()})
+    found = []
+    for name in names:
+        fields = msgspec.structs.asdict(traded.get(name) or _no_fills(name))
+        found.append(
+            StrategyDay(
+                **fields,
+                orders=orders.get(name, 0),
+                refusals=refused.get(name, {}),
+                unrealised=None if held is None else unrealised[name],
+                exposure=None if held is None else exposure[name],
+            )
+        )
+    return found
+
+
+def _no_fills(name: str) -> GroupFigures:
+    won = dict.fromkeys(("bought", "sold", "fees", "realised"), _ZERO)
+    return GroupFigures(name=name, fills=0, trades=0, **won)

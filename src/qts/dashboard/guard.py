@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from aiohttp import web
 
 from qts import telemetry
-from qts.dashboard.api.problem import is_api, problem_response
+from qts.dashboard.api.openapi import is_api, problem_response
 from qts.dashboard.config import DashboardConfig
 from qts.dashboard.session import COOKIE, LoginSessions
 

@@ -1,8 +1,9 @@
-"""Status of the run for all open pages: read once, sent to each page when it requests the next.
+"""What all open pages share: data sources, and the status of the run, read once for all of them.
 
-There is one value and no queue: a slow page misses states, but gets the latest one. Ages are spans
-of this machine's monotonic clock; a page adds the time since its request, so that a slow connection
-or a wrong clock of the browser cannot make a status look younger than it is.
+There is one value and no queue: a slow page misses states, but gets the latest one when it requests
+the next. Ages are spans of this machine's monotonic clock; a page adds the time since its request,
+so that a slow connection or a wrong clock of the browser cannot make a status look younger than it
+is.
 """
 
 from __future__ import annotations
@@ -11,26 +12,48 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from qts.cache import CacheStore
-from qts.dashboard.live_status import (
-    INTERVAL_S,
-    STALE_S,
-    LiveReading,
-    LiveStatus,
-    read_text,
-)
+from qts.cache import CacheConfig, CacheStore
+from qts.dashboard.live_status import INTERVAL_S, STALE_S, LiveReading, LiveStatus, read_text
 from qts.dashboard.pages import StatusPage
 from qts.dashboard.verdict import Observed, RunState, StoredState, judge, read_stored
 from qts.database import Database
 from qts.domain import AccountKey, Clock, OperationError
+from qts.outbox import StreamConfig
 
 POLL_INTERVAL_S = 1.0
 KEEPALIVE_S = 1.0  # a page gets an answer at least so often
 MAX_POINTS = 600  # of the charts, one per second
+
+
+class DashboardSources(msgspec.Struct, frozen=True, kw_only=True):
+    """Data sources of the pages."""
+
+    database: Database
+    store: CacheStore
+    cache: CacheConfig
+    account: AccountKey
+    streams: dict[str, StreamConfig]  # of the bus
+    home: Path
+    record: Path
+    settings: list[dict[str, Any]]  # name, value (secrets hidden), default, description
+    push_key: str = ""  # public key for browsers; empty: no web push
+    others: tuple[AccountKey, ...] = ()  # further accounts, of a run on several venues
+
+    @property
+    def accounts(self) -> tuple[AccountKey, ...]:
+        return self.account, *self.others
+
+    @property
+    def run_log(self) -> Path | None:
+        """Return the log file of the run; None: it logs to standard error."""
+        found = (each["value"] for each in self.settings if each["name"] == "telemetry.log_file")
+        return Path(path) if (path := next(found, None)) else None
 
 
 class Hub:

@@ -1,22 +1,24 @@
-"""What the dashboard's queries take and return: parameters and documents of the pages and the API.
+"""What the dashboard's queries take and return: parameters, documents, cursors between pages.
 
-A list is newest first and is continued with the `next_cursor` of the page before.
+A list is newest first and is continued with the `next_cursor` of the page before: the position of
+its last row, as text that a client sends back as it is.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from qts.backtest import JobRow
-from qts.dashboard.action_log import ActionRow
-from qts.dashboard.candles import Candle
-from qts.dashboard.equity import AccountCurve, DayProfit
+from qts.dashboard.actions import ActionRow
 from qts.dashboard.live_status import (
     LimitStatus,
     LiveStatus,
@@ -24,8 +26,11 @@ from qts.dashboard.live_status import (
     StrategyStatus,
     Verdict,
 )
-from qts.dashboard.run_status import StoredRunStatus
+from qts.dashboard.results import AccountCurve, DayProfit
+from qts.dashboard.run_records import Candle
+from qts.dashboard.runs import StoredRunStatus
 from qts.dashboard.verdict import RunState
+from qts.domain import RefusedError
 from qts.notify import StoredAlert
 from qts.orders import OrderRow, PositionRow, StrategyProfit
 from qts.outbox import Depth
@@ -311,3 +316,44 @@ class RouterPage(msgspec.Struct, frozen=True, kw_only=True):
 
 class SettingsPage(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[dict[str, Any]]  # secrets are three stars
+
+
+R = TypeVar("R")
+At = Annotated[datetime, Meta(tz=True)]
+OrderPosition = tuple[At, UUID]
+FillPosition = tuple[At, str, str, str]  # with broker, account and trade
+RowPosition = tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)]]
+
+
+def decode_cursor(cursor: str, kind: Any) -> Any:
+    """Return the position of a cursor, a tuple of type `kind`; None without a cursor."""
+    if not cursor:
+        return None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
+        found: Any = msgspec.json.decode(text, type=kind)
+        return tuple(map(_checked, found))
+    except (msgspec.DecodeError, binascii.Error, UnicodeError, ValueError, OverflowError):
+        raise RefusedError(
+            f"cursor is {cursor[:40]!r}; expected the next_cursor of an earlier answer"
+        ) from None
+
+
+def cut_page(
+    rows: Sequence[R], limit: int, position: Callable[[R], Sequence[Any]]
+) -> tuple[list[R], str | None]:
+    """Return the first rows, and the cursor of the next page if there are more than `limit`."""
+    page = list(rows[:limit])
+    return page, encode_cursor(position(page[-1])) if len(rows) > limit else None
+
+
+def encode_cursor(position: Sequence[Any]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(tuple(position))).rstrip(b"=").decode()
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)  # fails beyond the first and the last year
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("PostgreSQL has no text with a zero byte")
+    return value

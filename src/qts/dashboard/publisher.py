@@ -24,15 +24,6 @@ import qts
 from qts import telemetry
 from qts.brokers import LeaseStatus, read_lease
 from qts.cache import CacheStore, StoreWrite
-from qts.dashboard.account_status import (
-    limit_statuses,
-    money_status,
-    position_statuses,
-    rounded,
-    safety_status,
-    total_money,
-    worst_safety,
-)
 from qts.dashboard.lane_handlers import STATUS_WRITTEN
 from qts.dashboard.live_status import (
     INTERVAL_S,
@@ -45,16 +36,23 @@ from qts.dashboard.live_status import (
     encode,
     largest_drops,
 )
-from qts.dashboard.run_metrics import (
+from qts.dashboard.run_figures import (
     AccountSources,
     RateMeter,
     RunMetrics,
     StatusSources,
+    StrategyProfitReader,
     handled_by_lane,
+    limit_statuses,
+    money_status,
+    position_statuses,
+    rounded,
+    safety_status,
+    total_money,
+    worst_safety,
 )
-from qts.dashboard.run_samples import SampleWriter
-from qts.dashboard.run_status import RunStatusWriter
-from qts.dashboard.strategy_profits import StrategyProfitReader
+from qts.dashboard.run_records import SampleWriter
+from qts.dashboard.runs import RunStatusWriter
 from qts.dashboard.verdict import Observed, judge
 from qts.domain import AccountKey, EventRefusedError, OperationError
 from qts.events import Event, Payload

@@ -16,21 +16,26 @@ import msgspec
 from qts.backtest import Trade, show_job
 from qts.cache import read_raw
 from qts.dashboard import pages
-from qts.dashboard.action_log import ActionLog
-from qts.dashboard.candles import Candles
-from qts.dashboard.cursor import (
+from qts.dashboard.actions import ActionLog
+from qts.dashboard.hub import DashboardSources, Hub
+from qts.dashboard.pages import (
     FillPosition,
     OrderPosition,
     RowPosition,
     cut_page,
     decode_cursor,
 )
-from qts.dashboard.equity import load_curve, load_day_profit
-from qts.dashboard.hub import Hub
-from qts.dashboard.log_files import LogFiles, LogsPage
+from qts.dashboard.results import (
+    TRADE_SPANS,
+    TradesView,
+    group_trades,
+    load_curve,
+    load_day_profit,
+    load_trades,
+    to_csv,
+)
+from qts.dashboard.run_records import Candles, LogFiles, LogsPage
 from qts.dashboard.runs import RunsPage, load_runs
-from qts.dashboard.sources import DashboardSources
-from qts.dashboard.trades import SPANS, TradesView, group_trades, load_trades, to_csv
 from qts.database import Row
 from qts.domain import Clock, OperationError
 from qts.events import DeadLetterAdmin
@@ -309,7 +314,9 @@ class DashboardQueries:
 
     async def logs(self, params: pages.LogsParams) -> LogsPage:
         """Return the newest lines of a log of this home."""
-        return await LogFiles(self._sources.home, self._sources.run_log).logs(params)
+        return await LogFiles(self._sources.home, self._sources.run_log).logs(
+            params.file, params.level, params.find
+        )
 
     async def trades(self, params: pages.TradesParams) -> TradesView:
         """Return the round trips of the last days, by day, strategy, symbol and exit reason."""
@@ -320,7 +327,7 @@ class DashboardQueries:
 
     async def _trades(self, params: pages.TradesParams) -> list[Trade]:
         now = self._clock.now()
-        return await load_trades(self._database, self._accounts, SPANS[params.span], now)
+        return await load_trades(self._database, self._accounts, TRADE_SPANS[params.span], now)
 
     async def backtests(self, _params: pages.Params) -> pages.BacktestsPage:
         """Return the latest backtest jobs of this database."""

@@ -14,8 +14,7 @@ from uuid import NAMESPACE_OID, uuid5
 import msgspec
 
 from qts.backtest import HtmlPage
-from qts.dashboard.daily_report import DailyReport, load_report
-from qts.dashboard.report_groups import GroupFigures, StrategyDay
+from qts.dashboard.daily_report import DailyReport, GroupFigures, StrategyDay, load_report
 from qts.database import Database
 from qts.domain import AccountKey
 from qts.notify import Message

@@ -1,4 +1,4 @@
-"""Web server of the dashboard: routes, login, data of the pages, and a WebSocket with the status.
+"""Web server of the dashboard: routes, login, files and data of the pages, a WebSocket with status.
 
 It reads Valkey and PostgreSQL and runs in a separate process, so that it cannot delay trading.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import hashlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,17 +20,14 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from qts import telemetry
-from qts.dashboard.action_log import ActionLog
 from qts.dashboard.action_service import ForbiddenError
-from qts.dashboard.actions import decode
-from qts.dashboard.api.endpoints import query_types
-from qts.dashboard.api.problem import ProblemError
+from qts.dashboard.actions import ActionLog
+from qts.dashboard.api.openapi import ProblemError, query_types
 from qts.dashboard.api.server import Api
 from qts.dashboard.config import DashboardConfig
-from qts.dashboard.decoding import decode_params
-from qts.dashboard.guard import MAX_BODY_BYTES, Guard, error_response, refuse
-from qts.dashboard.handlers import DashboardHandlers
-from qts.dashboard.hub import Hub
+from qts.dashboard.guard import MAX_BODY_BYTES, MIN_COMPRESSED, Guard, error_response, refuse
+from qts.dashboard.handlers import DashboardHandlers, RunViews, decode_action, decode_params
+from qts.dashboard.hub import DashboardSources, Hub
 from qts.dashboard.manual_orders import ManualOrderError
 from qts.dashboard.pages import AccountParams
 from qts.dashboard.queries import DashboardQueries
@@ -40,9 +39,6 @@ from qts.dashboard.session import (
     Operator,
     Tokens,
 )
-from qts.dashboard.sources import DashboardSources
-from qts.dashboard.static_files import StaticFiles
-from qts.dashboard.views import RunViews
 from qts.domain import Clock, OperationError, RefusedError, SystemClock
 from qts.events import SLA
 
@@ -190,7 +186,7 @@ class Dashboard:
         return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=name)
 
     async def _act(self, request: web.Request) -> web.Response:
-        action = decode(await request.read())
+        action = decode_action(await request.read())
         session = self._session(request)
         operator = Operator(session.actor, session.role, request.remote or "?")
         account = decode_params(request.query, AccountParams).account
@@ -331,3 +327,55 @@ async def _convert_errors(
 
 def _json(value: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+_CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class StaticFiles:
+    """Files of the pages, compressed once and cached under a path that names their content.
+
+    The modules import each other by relative paths, so that one version in the path of the first of
+    them is in the path of all; a file that changes changes the version, and a browser loads it
+    again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = [
+            path.name for path in sorted(folder.iterdir()) if path.suffix in _CONTENT_TYPES
+        ]
+        digest = hashlib.sha256()
+        for name in self._names:
+            digest.update(name.encode() + b"\0" + (folder / name).read_bytes())
+        self.version = digest.hexdigest()[:16]
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/", self._handler("index.html"))
+        router.add_get("/login", self._handler("login.html"))
+        router.add_get("/worker.js", self._handler("worker.js"))  # its scope is every page
+        for name in self._names:
+            router.add_get(f"/page/{name}", self._handler(name))
+            router.add_get(f"/page/{self.version}/{name}", self._handler(name, _IMMUTABLE))
+
+    def _handler(self, name: str, headers: dict[str, str] | None = None) -> _Handler:
+        path = self._folder / name
+        content = path.read_bytes()
+        if name == "index.html":
+            content = content.replace(b'="/page/', f'="/page/{self.version}/'.encode())
+        compressed = gzip.compress(content, mtime=0) if len(content) > MIN_COMPRESSED else None
+        content_type = _CONTENT_TYPES.get(path.suffix, "text/html")
+
+        async def handle(request: web.Request) -> web.Response:
+            given = {"Vary": "Accept-Encoding", **(headers or {})}
+            body = content
+            if compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+                given["Content-Encoding"] = "gzip"
+                body = compressed
+            return web.Response(
+                body=body, content_type=content_type, charset="utf-8", headers=given
+            )
+
+        return handle

@@ -26,7 +26,7 @@ from qts.dashboard.live_status import (
     StrategyStatus,
     Verdict,
 )
-from qts.dashboard.run_status import RunStatus, StoredRunStatus, load_run_status
+from qts.dashboard.runs import RunStatus, StoredRunStatus, load_run_status
 from qts.database import Database
 from qts.domain import AccountKey
 from qts.risk import FailSafe, FailSafeStatus, KillSwitch, SafetyState, Switch

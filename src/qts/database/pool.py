@@ -8,8 +8,10 @@ replaced and it is sent once more on a new one. A connection lost after that rai
     lost during COMMIT                   OutcomeUnknownError: it may have been committed
     lost during a single statement       OutcomeUnknownError
     silent for longer than a statement   as lost
-    lock timeout                         OperationError: nothing was committed; see server.py
+    lock timeout                         OperationError: nothing was committed
     read-only server, or disk full       OperationError: nothing was committed
+
+`terminate_stuck_sessions` says who frees the locks of a stuck session.
 """
 
 from __future__ import annotations
@@ -27,33 +29,29 @@ import msgspec
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.database.config import DatabaseConfig
+from qts.database.config import DatabaseConfig, address_of, connect_options
 from qts.database.connection import (
+    DRIVER_ERRORS,
     Connection,
     Isolation,
+    Listener,
     PooledConnection,
     Row,
-    address_of,
     begin,
-    commit,
-    configure_connection,
-    connect_options,
-    rollback,
-    terminate_stuck_sessions,
-)
-from qts.database.errors import (
-    DRIVER_ERRORS,
     cancelled,
     cannot_write,
+    commit,
+    configure_connection,
     is_gone,
     is_lost,
     is_read_only,
     lock_timeout,
     outcome_unknown,
     reason,
+    rollback,
+    terminate_stuck_sessions,
     unreachable,
 )
-from qts.database.listener import Listener
 from qts.domain import Clock, Secret, SystemClock, UnreachableError
 
 log = telemetry.logger("database")
@@ -88,6 +86,7 @@ class Database:
         self._url = url
         self._config = config
         self._clock = clock
+        self._releases: set[asyncio.Task[None]] = set()
         self.where = address_of(url)
 
     @classmethod
@@ -248,11 +247,12 @@ class Database:
         The statement itself tests the connection; it is sent again if the connection was dead.
         """
         for is_last in (False, True):
-            connection = await self._acquire()
+            connection, is_free = await self._acquire(), False
             try:
-                return await connection.fetch(  # type: ignore[no-any-return]
-                    query, *args, timeout=self._config.connect_timeout_s
-                )
+                limit_s = self._config.connect_timeout_s
+                rows: list[Row] = await connection.fetch(query, *args, timeout=limit_s)
+                is_free = True
+                return rows
             except DRIVER_ERRORS as error:
                 silent = isinstance(error, TimeoutError)
                 if silent and not is_gone(connection):
@@ -265,7 +265,10 @@ class Database:
                     raise
                 await self._pool.expire_connections()
             finally:
-                await self._release(connection)
+                if is_free:
+                    self._release_soon(connection)
+                else:
+                    await self._release(connection)
         raise AssertionError("the second attempt returns or raises")
 
     async def ping(self) -> Ping:
@@ -330,7 +333,8 @@ class Database:
     async def _acquire(self) -> Any:
         limit_s = self._config.connect_timeout_s
         try:
-            return await self._pool.acquire(timeout=limit_s)
+            async with asyncio.timeout(limit_s):  # a time limit of the pool's would cost a task
+                return await self._pool.acquire()
         except TimeoutError as error:
             if self._pool.get_size() >= self._config.pool_max and not self._pool.get_idle_size():
                 raise UnreachableError(
@@ -341,9 +345,18 @@ class Database:
         except DRIVER_ERRORS as error:
             raise unreachable(self.where, error) from error
 
+    def _release_soon(self, connection: Any) -> None:
+        """Release a connection after what the caller starts with its result, such as a request."""
+        asyncio.get_running_loop().call_soon(self._start_release, connection)
+
+    def _start_release(self, connection: Any) -> None:
+        task = asyncio.create_task(self._release(connection))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
     async def _release(self, connection: Any) -> None:
         try:
-            await self._pool.release(connection)
+            await self._pool.release(connection, timeout=self._config.connect_timeout_s)
         except DRIVER_ERRORS as error:
             # The result of the block stands; asyncpg has dropped the connection.
             log.debug("connection lost on release", server=self.where, error=error)

@@ -1,4 +1,4 @@
-"""Tree of the errors that QTS raises, and the refusal of unknown names.
+"""Errors that QTS raises as a tree, the refusal of unknown names, and values that no text shows.
 
     QtsError
     ├── RefusedError               invalid input; nothing was done, exit code 2
@@ -132,3 +132,45 @@ def check_name(kind: str, given: str, known: Iterable[str]) -> None:
         return
     expected = f"expected one of {name_choices(given, names)}" if names else "none is known"
     raise RefusedError(f"{kind} {given!r} is unknown; {expected}")
+
+
+class Secret:
+    """Text that must never be printed, logged or stored as it is: printed, it is three stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the text; call it only where the text is sent to the service that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        import hmac  # here, because every command loads this module
+
+        return hmac.compare_digest(_bytes(self._value), _bytes(other._value))
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Secret cannot be pickled")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # environment variables may contain invalid UTF-8

@@ -260,7 +260,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderTerms(msgspec.Struct, frozen=True):
-    """What an order that is replaced hands on to the new one."""
+    """What an order that is replaced passes on to the new one."""
 
     strategy_key: str
     intent_type: IntentType

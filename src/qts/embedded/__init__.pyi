@@ -1,11 +1,11 @@
 from qts.embedded.binaries import Binary as Binary
 from qts.embedded.binaries import find_binaries as find_binaries
-from qts.embedded.config import EmbeddedConfig as EmbeddedConfig
+from qts.embedded.home import EmbeddedConfig as EmbeddedConfig
 from qts.embedded.home import Home as Home
 from qts.embedded.home import HomeLock as HomeLock
 from qts.embedded.home import default_home as default_home
-from qts.embedded.nats import NatsServer as NatsServer
-from qts.embedded.nats import NatsServerConfig as NatsServerConfig
 from qts.embedded.postgres import PostgresServer as PostgresServer
 from qts.embedded.servers import EmbeddedServers as EmbeddedServers
-from qts.embedded.valkey import ValkeyServer as ValkeyServer
+from qts.embedded.servers import NatsServer as NatsServer
+from qts.embedded.servers import NatsServerConfig as NatsServerConfig
+from qts.embedded.servers import ValkeyServer as ValkeyServer

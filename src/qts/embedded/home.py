@@ -1,4 +1,4 @@
-"""Home directory: private data, sockets, logs and the lock of one QTS instance."""
+"""Home directory of one QTS instance, its lock, and the settings of the servers in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Annotated
+
+import msgspec
 
 from qts.domain import HomeInUseError, RefusedError, Secret
 
@@ -220,3 +223,29 @@ def _check_private(directory: Path) -> None:
             f"{directory} is not a directory of this user with mode 0700, so sockets there are not "
             f"safe; remove it, or choose a shorter QTS_HOME"
         )
+
+
+class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Embedded servers listen on Unix sockets in the home directory, and on TCP if enabled."""
+
+    tcp: Annotated[
+        bool,
+        msgspec.Meta(description="listen on 127.0.0.1 as well, with a generated password"),
+    ] = False
+    postgres_port: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, le=65535, description="TCP port of PostgreSQL, with tcp; 0: any free one"
+        ),
+    ] = 0
+    valkey_port: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=65535, description="TCP port of Valkey, with tcp; 0: any free one"),
+    ] = 0
+    valkey_memory_mb: Annotated[
+        int,
+        msgspec.Meta(
+            ge=16,
+            description="memory limit of Valkey; above it, keys that expire soonest are evicted",
+        ),
+    ] = 256

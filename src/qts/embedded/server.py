@@ -16,8 +16,7 @@ import msgspec
 
 from qts.domain import Secret, ServerFailedError
 from qts.embedded.binaries import Binary, find_binary, reachable_by_others
-from qts.embedded.config import EmbeddedConfig
-from qts.embedded.home import Home
+from qts.embedded.home import EmbeddedConfig, Home
 from qts.embedded.process import (
     InheritedPaths,
     Launch,

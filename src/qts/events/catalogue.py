@@ -1,17 +1,43 @@
-"""Catalogue of event types: lane, payload and delivery rules of each."""
+"""Event, and the catalogue of event types: lane, payload and delivery rules of each."""
 
 from __future__ import annotations
 
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from typing import Any
 
 import msgspec
 
 from qts.domain import EventRefusedError, nearest_name
 from qts.events import payloads as p
-from qts.events.event import Event, Priority
+
+
+class Priority(IntEnum):
+    P0 = 0  # orders, fills, emergencies: never lost, served first
+    P1 = 1  # prices and order books
+    P2 = 2  # strategies and signals
+    P3 = 3  # dashboard, logs, reports
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event; `EventType.event` fills in the fields that depend on the type."""
+
+    event_id: str
+    event_type: str
+    priority: int
+    timestamp: float  # seconds since 1970, UTC
+    source: str
+    payload: Any  # an instance of the payload class of the type
+    requires_ack: bool = False
+    max_process_time_ms: float | None = None
+    can_batch: bool = False
+    can_collapse: bool = False
+    can_drop: bool = False
+    retry_count: int = 0
+    max_retries: int = 3
+
 
 # Bit of each plain type, as the native lanes check field values.
 _BITS: dict[object, int] = {str: 1, int: 2, float: 4, bool: 8, type(None): 16}

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from qts.domain import OperationError
-from qts.events.catalogue import Catalogue, EventType
+from qts.events.catalogue import Catalogue, Event, EventType, Priority
 from qts.events.config import EventsConfig
-from qts.events.dispatch import AckTracker, HandlerRetry, ManagedHandlers
-from qts.events.event import Event, Priority
+from qts.events.dispatch import AckTracker, HandlerRetry, LoopThread, ManagedHandlers
 from qts.events.handlers import EventHandler, HandlerTable, Publisher
+from qts.events.lane_child import LaneChildSetup
+from qts.events.lane_process import LaneProcess, LaneProcessCallbacks
 from qts.events.lanes import Lanes
-from qts.events.loops import LoopThread
-from qts.events.process.lane_process import LaneProcess, LaneProcessCallbacks
-from qts.events.process.main import LaneChildSetup
 
 _STOP_TIMEOUT_S = 1.0  # for each process and event loop
 _ASYNC_WINDOW = 16

@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qts.domain import EventRefusedError
-from qts.events.catalogue import Catalogue, EventType
+from qts.events.catalogue import Catalogue, Event, EventType, Priority
 from qts.events.config import EventsConfig
-from qts.events.event import Event, Priority
-from qts.events.lanes import EVENT_DTYPE
-from qts.events.process.protocol import key_hash
+from qts.events.lanes import EVENT_DTYPE, key_hash
 
 _VALUES = EVENT_DTYPE["values"].shape[0]
 

@@ -8,14 +8,22 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from qts._native import EventFactory, Lanes, TickWatcher, event_id, replay_lanes
+from qts._native import (
+    EventFactory,
+    Lanes,
+    TickWatcher,
+    event_id,
+    key_hash,
+    replay_lanes,
+    ticks,
+    ticks_to_ns,
+)
 from qts.domain import Clock, EventRefusedError, LaneFullError, SystemClock
-from qts.events.catalogue import COMMON_FIELDS, MAX_PAYLOAD_BYTES, Catalogue, wrong_field
+from qts.events.catalogue import COMMON_FIELDS, MAX_PAYLOAD_BYTES, Catalogue, Event, wrong_field
 from qts.events.config import EventsConfig
-from qts.events.event import Event
 from qts.events.payloads import Payload
 
-__all__ = ["Lanes", "TickWatcher", "event_id"]  # re-exported
+__all__ = ["Lanes", "TickWatcher", "event_id", "key_hash", "ticks", "ticks_to_ns"]  # re-exported
 
 AUDIT_ACTIONS = (
     "published",

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from qts import telemetry
-from qts.events.degradation import DegradationLevel, Pressure
-from qts.events.event import Event, Priority
+from qts.events.catalogue import Event, Priority
 from qts.events.handlers import EventHandler
 from qts.events.payloads import NotificationSend
-from qts.events.status import LANES, EngineStatus, LaneMetrics, Latency
+from qts.events.status import LANES, DegradationLevel, EngineStatus, LaneMetrics, Latency, Pressure
 
 if TYPE_CHECKING:
     from qts.events.engine import EventEngine

@@ -29,9 +29,18 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from qts.domain import MANUAL, Side
-from qts.explain.ledger import ZERO, DayLedger, DayOrder, clean, exact, plain
-from qts.explain.market import Prices
-from qts.explain.pairs import Pair, kind_of, pair_orders
+from qts.explain.ledger import (
+    ZERO,
+    DayLedger,
+    DayOrder,
+    Pair,
+    clean,
+    exact,
+    kind_of,
+    pair_orders,
+    plain,
+)
+from qts.explain.replayed import Prices
 from qts.pipeline import SignalOutcome
 
 PartName = Literal["signal", "gate", "manual", "delay", "fill", "cost"]

@@ -32,10 +32,16 @@ from qts.explain.attribution import (
     last_prices,
     needed_moments,
 )
-from qts.explain.ledger import ZERO, DayLedger, clean, exact
-from qts.explain.live import load_exits, load_live_ledger
-from qts.explain.market import Prices, read_prices
-from qts.explain.replayed import asked_key, asked_sizes, load_strategies, replay_run, settings_of
+from qts.explain.ledger import ZERO, DayLedger, clean, exact, load_exits, load_live_ledger
+from qts.explain.replayed import (
+    Prices,
+    asked_key,
+    asked_sizes,
+    load_strategies,
+    read_prices,
+    replay_run,
+    settings_of,
+)
 from qts.feed import recorded_days
 from qts.pipeline import (
     JournaledRun,

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from qts.domain import Clock
-from qts.feed.burst import BurstBudget, BurstManager
+from qts.feed.bursts import BurstBudget, BurstManager
 from qts.feed.config import FeedConfig
 from qts.feed.planner import ScanPlan, watch_interval_s
-from qts.feed.quote_requests import Chosen, QuoteRequester
+from qts.feed.requests import Chosen, QuoteRequester
 from qts.venues import RequestPriority, TickStream
 
 INTERVAL_S = 1.0

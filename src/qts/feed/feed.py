@@ -16,23 +16,26 @@ import msgspec
 from qts import telemetry
 from qts.domain import Clock, Instruments, RefusedError
 from qts.feed.calendar import TradingDaySync
-from qts.feed.callbacks import FeedCallbacks, ignore
 from qts.feed.config import FeedConfig
-from qts.feed.index_poller import IndexPoller, index_codes
-from qts.feed.ingest import QuoteIngest
-from qts.feed.observer import Observer, PatternRecord, Sink
-from qts.feed.planner import Demand, ScanPlan, plan_scan
+from qts.feed.ingest import (
+    NO_CALLBACKS,
+    FeedCallbacks,
+    Observer,
+    PatternRecord,
+    QuoteIngest,
+    Sink,
+    ignore,
+)
+from qts.feed.planner import Demand, ScanPlan, plan_scan, read_symbols
 from qts.feed.poller import FULL_DAY_S, Poller, PollerStatus
 from qts.feed.recorder import Recorder
-from qts.feed.symbols import read_symbols
+from qts.feed.requests import IndexPoller, index_codes
 from qts.machine import DiskGuard
 from qts.venues import Calendar, MarketData, RateLimiter, RateLimiterStatus, TickStream, VenueLimits
 
 UNREAD_INDICES = "only a run reads them"
 
 log = telemetry.logger("feed")
-
-_NO_CALLBACKS = FeedCallbacks()
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
@@ -102,7 +105,7 @@ class Feed:
         clock: Clock,
         instruments: Instruments,
         sinks: Sequence[Sink] = (),
-        callbacks: FeedCallbacks = _NO_CALLBACKS,
+        callbacks: FeedCallbacks = NO_CALLBACKS,
         symbols: Sequence[str] | None = None,
     ) -> Iterator[Feed]:
         """Open a feed on a connected venue; `home` holds the records unless set elsewhere.

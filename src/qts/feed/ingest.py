@@ -1,28 +1,175 @@
-"""Path of every quote, live or replayed: tick, surge detector, bursts, observer."""
+"""Path of every quote, live or replayed: tick, surge detector, bursts, record of the observer."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from qts.domain import OrderBook, Tick
-from qts.feed.burst import BurstManager
-from qts.feed.callbacks import FeedCallbacks
+from qts.feed.bursts import BurstManager, PriceCache, Surge, SurgeDetector
 from qts.feed.config import FeedConfig
-from qts.feed.observer import (
-    Context,
-    Inputs,
-    Meta,
-    Mode,
-    Observation,
-    ObservationSnapshot,
-    Observer,
-    State,
-)
-from qts.feed.surge import PriceCache, SurgeDetector
-from qts.feed.ticks import TickBuilder
 from qts.venues import IndexQuote, Quote
 
-_NO_CALLBACKS = FeedCallbacks()
+Mode = Literal["normal", "burst"]
+SCHEMA = 2  # 1 has no bid, ask and venue_at
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    time: datetime
+    session_id: str
+    mode: str  # PROD, PAPER, SIMULATION or REPLAY: origin of the quotes
+    tick_source: str
+    loop_interval_ms: float
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    source: str
+    stage: str
+    symbol: str
+    market: str
+
+
+class Inputs(msgspec.Struct, frozen=True, gc=False):
+    price: float
+    volume: float
+    kis_raw: dict[str, Any]  # the venue's message, whichever venue it is
+    bid: float = 0.0  # 0: not sent
+    ask: float = 0.0
+    venue_at: float = 0.0  # of the last trade by the venue's clock, in seconds since 1970
+
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    polling_mode: Mode
+
+
+class Observation(msgspec.Struct, frozen=True, gc=False):
+    inputs: Inputs
+    computed: dict[str, float]
+    state: State
+
+
+class ObservationSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """Quote of one symbol with its context."""
+
+    meta: Meta
+    context: Context
+    observation: Observation
+
+
+class PatternRecord(msgspec.Struct, frozen=True, gc=False):
+    """Snapshot as it is recorded, numbered within its session."""
+
+    schema: int
+    number: int
+    snapshot: ObservationSnapshot
+
+
+ENCODER = msgspec.json.Encoder()
+DECODER = msgspec.json.Decoder(PatternRecord)
+
+
+Sink = Callable[[PatternRecord], None]
+
+
+class Observer:
+    """Sinks are called in order: the recorder first, so that what others receive is written."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+        self._numbers = itertools.count(1)
+
+    def on_snapshot(self, snapshot: ObservationSnapshot) -> PatternRecord:
+        record = PatternRecord(SCHEMA, next(self._numbers), snapshot)
+        for sink in self._sinks:
+            sink(record)
+        return record
+
+
+# Best bid and ask in the venue's row, for records of schema 1, which hold them nowhere else.
+_BID = ("inter2_bidp", "bidp1", "BIDP1", "bid_price")
+_ASK = ("inter2_askp", "askp1", "ASKP1", "ask_price")
+
+
+class TickBuilder:
+    """Builder of the ticks of one feed or record, in their order."""
+
+    def __init__(self) -> None:
+        self._day_volumes: dict[str, float] = {}
+        self._books: dict[str, OrderBook] = {}
+
+    def from_quote(self, quote: Quote, at: float) -> Tick | None:
+        """Return the tick of a quote received at `at`; None for a halted or untraded symbol."""
+        symbol, price = quote.symbol, quote.price
+        if not 0 < price < math.inf:
+            return None
+        volume = self._increment(symbol, quote.volume)
+        bid, ask = quote.bid, quote.ask
+        if not (bid and ask):
+            best_bid, best_ask = self._book_quotes(symbol, price, at)
+            bid, ask = bid or best_bid, ask or best_ask
+        return Tick(symbol, price, volume, bid, ask, at, quote.at)
+
+    def from_record(self, record: PatternRecord, *, cumulative: bool = True) -> Tick | None:
+        """Return the tick as it was received; `cumulative` says that volumes are the day's."""
+        snapshot = record.snapshot
+        inputs, symbol = snapshot.observation.inputs, snapshot.context.symbol
+        price, bid, ask = inputs.price, inputs.bid, inputs.ask
+        if not 0 < price < math.inf:
+            return None
+        if record.schema == 1:
+            bid, ask = _first(inputs.kis_raw, _BID), _first(inputs.kis_raw, _ASK)
+        volume = self._increment(symbol, inputs.volume) if cumulative else inputs.volume
+        at = snapshot.meta.time.timestamp()
+        return Tick(symbol, price, volume, bid or price, ask or price, at, inputs.venue_at)
+
+    def take_book(self, book: OrderBook) -> None:
+        """Quote the symbol's ticks by this book, where the venue sends none with them."""
+        self._books[book.symbol] = book
+
+    def _book_quotes(self, symbol: str, price: float, at: float) -> tuple[float, float]:
+        """Return bid and ask of a fresh book around the price, else the price itself."""
+        book = self._books.get(symbol)
+        if book is None or not book.is_fresh(at):
+            return price, price
+        bid, ask = (side[0].price if side else price for side in (book.bids, book.asks))
+        return min(bid, price), max(ask, price)
+
+    def _increment(self, symbol: str, day_volume: float) -> float:
+        volume = max(0.0, day_volume - self._day_volumes.get(symbol, day_volume))
+        self._day_volumes[symbol] = day_volume
+        return volume
+
+
+def _first(raw: Mapping[str, object], names: tuple[str, ...]) -> float:
+    for name in names:
+        if name in raw:
+            try:
+                return max(0.0, float(str(raw[name])))
+            except ValueError:
+                return 0.0
+    return 0.0
+
+
+def ignore(_value: object) -> None:
+    """Take a value that nothing is done with."""
+
+
+class FeedCallbacks(NamedTuple):
+    """Consumers of a feed, called on its event loop; what is not given is ignored."""
+
+    on_tick: Callable[[Tick], None] = ignore
+    on_book: Callable[[OrderBook], None] = ignore
+    on_index: Callable[[IndexQuote], None] = ignore
+    on_volume: Callable[[Surge], None] = ignore  # the volume's rate passed `feed.volume_ratio`
+    on_surge: Callable[[Surge], None] = ignore  # a burst starts
+
+
+NO_CALLBACKS = FeedCallbacks()
 
 
 class QuoteIngest:
@@ -37,7 +184,7 @@ class QuoteIngest:
         config: FeedConfig,
         observer: Observer,
         session_id: str,
-        callbacks: FeedCallbacks = _NO_CALLBACKS,
+        callbacks: FeedCallbacks = NO_CALLBACKS,
         *,
         mode: str = "PROD",
         market: str = "KRX",

@@ -1,4 +1,4 @@
-"""Plan of a scan: the shortest interval for all symbols, all day, within every limit.
+"""Plan of a scan: its symbols, and the shortest interval for all, all day, within every limit.
 
 Watched symbols, which are held or on order, come first: those without a stream are polled every
 second, or more slowly where that would take more than 80 % of what quotes may use. The interval
@@ -10,18 +10,29 @@ setting allow, after the share of orders, accounts, watched symbols and bursts:
     by the minute  = calls / (quota of a minute / (60 s + reply) - watched - bursts)
     by the day     = calls x seconds left / (requests left today - watched - reserve for bursts)
 
-A request counts until its window after the reply has passed, hence `+ reply`. No clock, no I/O.
+A request counts until its window after the reply has passed, hence `+ reply`. `plan_scan` reads
+no clock and does no I/O.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from qts.feed.book_poller import book_interval_s
-from qts.venues import MAX_WATCHED_SHARE, RateLimitConfig, RequestPriority, quota_for
+from qts.domain import InstrumentClass, RefusedError
+from qts.feed.requests import book_interval_s
+from qts.venues import (
+    MAX_WATCHED_SHARE,
+    RateLimitConfig,
+    RequestPriority,
+    parse_master,
+    quota_for,
+    unpack_master,
+)
 
 REPLY_S = 0.1  # allowance for a venue's reply
 BURST_SHARE = 0.10  # of the requests left today
@@ -235,3 +246,57 @@ def _alternative(plan: ScanPlan) -> str:
     if fitting < 1:
         return f"no symbol can be scanned every {plan.demand.asked_s:g} s today"
     return f"{fitting:,} symbols could be scanned every {plan.demand.asked_s:g} s"
+
+
+_LISTS = (".mst", ".mst.zip")
+
+
+def read_symbols(path: Path | None) -> list[str]:
+    """Read the symbols of a file, or of all lists in a folder; each once, in order."""
+    if path is None:
+        raise RefusedError(
+            "feed.symbols is not set; name a file of symbols, one per line, or a folder with "
+            "KIS's kospi_code.mst.zip and kosdaq_code.mst.zip"
+        )
+    try:
+        symbols = list(dict.fromkeys(_symbols_in(path)))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"unreadable: {error}"
+        raise RefusedError(f"feed.symbols, {path}: {reason}") from None
+    if not symbols:
+        raise RefusedError(
+            f"feed.symbols, {path}: holds no symbol; expected one per line, as in 005930"
+        )
+    for symbol in symbols:
+        if not symbol.isascii() or not symbol.replace("-", "").isalnum() or len(symbol) > 20:
+            raise RefusedError(
+                f"feed.symbols, {path}: {symbol[:40]!r} is not a symbol, as in 005930"
+            )
+    return symbols
+
+
+def _symbols_in(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        for file in sorted(path.iterdir()):
+            if file.name.endswith(_LISTS):
+                yield from _listed_stocks(file)
+    elif path.name.endswith(_LISTS):
+        yield from _listed_stocks(path)
+    else:
+        for line in path.read_text("utf-8").splitlines():
+            if word := line.split("#")[0].strip():
+                yield word
+
+
+def _listed_stocks(path: Path) -> Iterator[str]:
+    board = next((name for name in ("kospi", "kosdaq") if name in path.name), None)
+    if board is None:
+        raise RefusedError(
+            f"feed.symbols, {path}: expected the names KIS gives: kospi_code, kosdaq_code"
+        )
+    data = path.read_bytes()
+    for product in parse_master(
+        board.upper(), unpack_master(data) if path.suffix == ".zip" else data
+    ):
+        if product.kind is InstrumentClass.STOCK:
+            yield product.symbol

@@ -20,13 +20,11 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import Clock, OrderBook
-from qts.feed.book_poller import BookPoller, book_interval_s
 from qts.feed.config import FeedConfig
 from qts.feed.fast_poller import FastPoller
-from qts.feed.index_poller import index_codes
 from qts.feed.ingest import QuoteIngest
 from qts.feed.planner import WATCH_INTERVAL_S, Demand, ScanPlan, plan_scan
-from qts.feed.quote_requests import Chosen, QuoteRequester
+from qts.feed.requests import BookPoller, Chosen, QuoteRequester, book_interval_s, index_codes
 from qts.venues import Calendar, MarketData, Quote, RequestPriority, TickStream
 
 _MAX_RETRIES = 3  # then the batch waits for its turn

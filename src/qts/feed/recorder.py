@@ -26,7 +26,7 @@ import zstandard
 from qts import telemetry
 from qts.domain import Clock, RefusedError, Secret
 from qts.feed.calendar import SEOUL
-from qts.feed.observer import ENCODER, PatternRecord
+from qts.feed.ingest import ENCODER, PatternRecord
 from qts.machine import DiskGuard
 
 MASK = "***"

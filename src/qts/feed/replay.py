@@ -17,9 +17,7 @@ import zstandard
 
 from qts.domain import Clock, OperationError, RefusedError, assumed_instrument
 from qts.feed.file_columns import FileLayout
-from qts.feed.ingest import QuoteIngest
-from qts.feed.market_files import is_market_file, pyarrow_module, read_market_file
-from qts.feed.observer import (
+from qts.feed.ingest import (
     DECODER,
     SCHEMA,
     Context,
@@ -28,8 +26,10 @@ from qts.feed.observer import (
     Observation,
     ObservationSnapshot,
     PatternRecord,
+    QuoteIngest,
     State,
 )
+from qts.feed.market_files import is_market_file, pyarrow_module, read_market_file
 from qts.feed.recorder import day_of
 
 _MIN_SLEEP_S = 0.001  # shorter waits are skipped

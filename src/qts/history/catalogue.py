@@ -1,4 +1,4 @@
-"""Catalogue of past bars and ticks: Parquet files under the home.
+"""Catalogue of past bars and ticks: Parquet files under the home, their import and their check.
 
     catalogue/upbit/1m/KRW-BTC/2026-10.parquet
               market  kind  symbol  month of minutes, year of days, day of ticks (UTC)
@@ -15,23 +15,29 @@ from __future__ import annotations
 
 import fcntl
 import re
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from qts.domain import Market, RefusedError, Timeframe, check_name
+from qts.domain import Market, OperationError, RefusedError, Timeframe, check_name
+from qts.feed import SEOUL, FileLayout, TradingCalendar, find_files, read_market_file
 from qts.history.catalogue_file import (
     DRAFT,
     TICKS,
     CatalogueFile,
+    Range,
     Rows,
     Series,
+    file_problems,
+    make_rows,
+    merge,
     no_rows,
     open_file,
     period_range,
@@ -39,9 +45,10 @@ from qts.history.catalogue_file import (
     read_file,
     read_metadata,
     store_file,
+    subtract,
     to_table,
+    utc_minute,
 )
-from qts.history.ranges import Range, merge
 from qts.venues import market_of_venue
 
 KINDS = (*(each.value for each in Timeframe), TICKS)
@@ -229,3 +236,137 @@ def _import(library: str) -> Any:
         return importlib.import_module(library)
     except ImportError:
         raise RefusedError(f"{library} is not installed; pip install {library}") from None
+
+
+_TICK_S = 1e-6  # the first tick is inside of the range it begins
+
+
+class ImportedSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one symbol in the imported files."""
+
+    symbol: str
+    timeframe: str
+    rows: int
+    start: datetime = msgspec.field(name="from")
+    end: datetime = msgspec.field(name="to")
+
+
+def import_files(
+    paths: Sequence[Path],
+    market: Market | str,
+    layout: FileLayout,
+    catalogue: BarCatalogue,
+    *,
+    dry_run: bool = False,
+) -> list[ImportedSeries]:
+    """Store the rows of all files; a series is replaced from its first to its last row.
+
+    Everything is read and checked before anything is stored. Raises RefusedError with file and
+    line for a row that is wrong, and for two rows of one bar that differ.
+    """
+    kind = layout.timeframe.value if layout.timeframe else TICKS
+    rules = market if isinstance(market, Market) else Market.OTHER
+    found = _read(paths, msgspec.structs.replace(layout, market=rules), kind)
+    imported = []
+    for symbol, rows in sorted(found.items()):
+        series = Series(market, kind, check_symbol(symbol))
+        first, last = float(rows["at"][0]), float(rows["at"][-1])
+        if not dry_run:
+            length = layout.timeframe.seconds if layout.timeframe else _TICK_S
+            catalogue.write(series, (first - length, last), rows)
+        imported.append(
+            ImportedSeries(
+                symbol=symbol,
+                timeframe=kind,
+                rows=len(rows),
+                start=datetime.fromtimestamp(first, UTC),
+                end=datetime.fromtimestamp(last, UTC),
+            )
+        )
+    return imported
+
+
+def _read(paths: Sequence[Path], layout: FileLayout, kind: str) -> dict[str, Rows]:
+    parts: dict[str, list[Rows]] = defaultdict(list)
+    for path in (file for each in paths for file in find_files(each)):
+        for found in read_market_file(path, layout):
+            if found.is_bars != (kind != TICKS):
+                what = "bars" if found.is_bars else "ticks"
+                raise RefusedError(f"{path} holds {what}; --timeframe is {kind}")
+            rows = make_rows(kind, found.columns)
+            for symbol in dict.fromkeys(found.symbols):
+                parts[symbol].append(rows[found.symbols == symbol])
+    return {symbol: _sorted(symbol, kind, each) for symbol, each in parts.items()}
+
+
+def _sorted(symbol: str, kind: str, parts: list[Rows]) -> Rows:
+    rows = np.concatenate(parts)
+    rows = rows[np.argsort(rows["at"], kind="stable")]
+    if kind == TICKS:
+        return rows
+    again = np.flatnonzero(np.diff(rows["at"]) == 0)
+    for index in again:
+        if rows[index] != rows[index + 1]:
+            at = datetime.fromtimestamp(float(rows["at"][index]), UTC)
+            raise RefusedError(
+                f"{symbol} has two different bars that close at {at:%Y-%m-%d %H:%M:%S} UTC"
+            )
+    return np.delete(rows, again)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One remark on a file or series; `damage` means that its rows cannot be trusted."""
+
+    where: str
+    problem: str
+    damage: bool
+
+
+def check_catalogue(catalogue: BarCatalogue, calendar: TradingCalendar) -> Iterator[Finding]:
+    """Yield what is wrong or missing, series by series."""
+    for series in catalogue.series():
+        covered: list[Range] = []
+        traded: set[date] = set()
+        for path in catalogue.files(series):
+            try:
+                content = read_file(path, series)
+                problems = list(file_problems(path, series, content))
+            except OperationError as error:
+                yield Finding(str(path), str(error), damage=True)
+                continue
+            for problem in problems:
+                yield Finding(str(path), problem, damage=True)
+            covered += content.covered
+            traded |= _days(content.rows["at"])
+        name = f"{series.market.lower()} {series.kind} {series.symbol}"
+        for problem in _gaps(series, merge(covered), traded, calendar):
+            yield Finding(name, problem, damage=False)
+
+
+def _gaps(
+    series: Series, covered: list[Range], traded: set[date], calendar: TradingCalendar
+) -> Iterator[str]:
+    for (_, low), (high, _) in pairwise(covered):
+        yield f"not downloaded: {utc_minute([low])} to {utc_minute([high])}"
+    if series.market is not Market.KRX or not covered:
+        return
+    first, last = (datetime.fromtimestamp(covered[n][n], SEOUL).date() for n in (0, -1))
+    days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+    read = [day for day in days if not subtract(_session(day), covered)]
+    silent = [day for day in read if calendar.trades_on(day) and day not in traded]
+    if silent:
+        yield f"no trade on {len(silent)} trading days, the last is {silent[-1]}"
+    closed = sorted(day for day in traded if not calendar.trades_on(day))
+    if closed:
+        yield f"bars on {len(closed)} days without a session, the last is {closed[-1]}"
+
+
+def _session(day: date) -> Range:
+    """Return the hours of a day in which its bars close."""
+    opens = datetime(day.year, day.month, day.day, 9, tzinfo=SEOUL).timestamp()
+    return opens, opens + 6.5 * 3600
+
+
+def _days(at: Any) -> set[date]:
+    ordinals = np.unique(((at + 9 * 3600 - 1) // 86_400).astype(np.int64))
+    return {date(1970, 1, 1) + timedelta(days=int(day)) for day in ordinals}

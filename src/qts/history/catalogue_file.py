@@ -1,4 +1,7 @@
-"""One file of the catalogue: rows, and in its metadata the ranges that they cover."""
+"""One file of the catalogue: rows, and in its metadata the ranges of time that they cover.
+
+Ranges are sorted and disjoint; a range (start, end] excludes its start.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,49 @@ import numpy.typing as npt
 
 from qts.domain import Bar, Market, OperationError, Timeframe
 from qts.feed import pyarrow_module
-from qts.history.ranges import Range, clip, merge
 
 TICKS = "ticks"
 BAR_FIELDS = ("at", "open", "high", "low", "close", "volume", "value")
 TICK_FIELDS = ("at", "price", "volume", "bid", "ask")
 DRAFT = ".draft"
-
 Rows = npt.NDArray[np.void]
+
+
+Range = tuple[float, float]
+
+
+def merge(ranges: Iterable[Range]) -> list[Range]:
+    """Return the union of the ranges.
+
+    >>> merge([(5, 7), (1, 3), (3, 4)])
+    [(1, 4), (5, 7)]
+    """
+    merged: list[Range] = []
+    for start, end in sorted(each for each in ranges if each[0] < each[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def clip(ranges: Iterable[Range], start: float, end: float) -> list[Range]:
+    """Return what lies in (start, end]."""
+    return merge((max(low, start), min(high, end)) for low, high in ranges)
+
+
+def subtract(wanted: Range, covered: Iterable[Range]) -> list[Range]:
+    """Return what `covered` lacks of a range.
+
+    >>> subtract((0, 10), [(2, 3), (5, 20)])
+    [(0, 2), (3, 5)]
+    """
+    start, end = wanted
+    missing: list[Range] = []
+    for low, high in clip(covered, start, end):
+        missing.append((start, low))
+        start = high
+    return merge([*missing, (start, end)])
 
 
 class Series(NamedTuple):
@@ -177,3 +215,48 @@ def _damaged(path: Path, error: Exception) -> OperationError:
 
 def _midnight(day: date) -> float:
     return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+
+
+def file_problems(path: Path, series: Series, content: CatalogueFile) -> Iterator[str]:
+    """Yield what is wrong with the rows of a file."""
+    rows = content.rows
+    if not len(rows):
+        return
+    at, (start, end) = rows["at"], period_range(path, series.kind)
+    steps = np.diff(at)
+    if (steps < 0).any():
+        yield f"rows are not in order of time, first after {utc_minute(at[:-1][steps < 0])}"
+    if series.kind != TICKS:
+        if (steps == 0).any():
+            yield f"{int((steps == 0).sum())} bars twice, first at {utc_minute(at[1:][steps == 0])}"
+        yield from _bar_problems(rows)
+    elif (bad := ~(np.isfinite(rows["price"]) & (rows["price"] > 0))).any():
+        yield f"{int(bad.sum())} ticks without a price, first at {utc_minute(at[bad])}"
+    outside = (at <= start) | (at > end)
+    if outside.any():
+        yield f"{int(outside.sum())} rows of another period, first at {utc_minute(at[outside])}"
+    starts = np.array([low for low, _ in content.covered] or [np.inf])
+    ends = np.array([high for _, high in content.covered] or [-np.inf])
+    index = np.searchsorted(starts, at, side="left") - 1
+    uncovered = (index < 0) | (at > ends[np.maximum(index, 0)])
+    if uncovered.any():
+        yield f"{int(uncovered.sum())} rows outside of the covered ranges"
+
+
+def _bar_problems(rows: Rows) -> Iterator[str]:
+    prices = np.stack([rows[name] for name in ("open", "high", "low", "close")])
+    with np.errstate(invalid="ignore"):
+        wrong = {
+            "a price that is not positive": ~(np.isfinite(prices) & (prices > 0)).all(axis=0),
+            "a high below another price": prices.max(axis=0) > rows["high"],
+            "a low above another price": prices.min(axis=0) < rows["low"],
+            "a volume that is not a number or negative": ~(rows["volume"] >= 0),
+        }
+    for what, bad in wrong.items():
+        if bad.any():
+            yield f"{int(bad.sum())} bars with {what}, first at {utc_minute(rows['at'][bad])}"
+
+
+def utc_minute(at: Any) -> str:
+    """Format the first of some times."""
+    return datetime.fromtimestamp(float(at[0]), UTC).strftime("%Y-%m-%d %H:%M UTC")

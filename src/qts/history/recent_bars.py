@@ -16,10 +16,8 @@ import numpy as np
 
 from qts.domain import Clock, OperationError, Timeframe
 from qts.history.catalogue import BarCatalogue
-from qts.history.catalogue_file import Rows, Series, no_rows
-from qts.history.download import Downloader
-from qts.history.plan import plan_download
-from qts.history.ranges import Range
+from qts.history.catalogue_file import Range, Rows, Series, no_rows
+from qts.history.download import Downloader, plan_download
 from qts.venues import BarHistory, BarPage, HistoryRules
 
 _FURTHER = (1, 4, 16)

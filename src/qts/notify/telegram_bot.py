@@ -25,22 +25,20 @@ import msgspec
 from qts import telemetry
 from qts.database import Database
 from qts.domain import Clock, OperationError, RefusedError, Secret, name_choices
-from qts.notify.channel import RetryLaterError
 from qts.notify.config import NotifyConfig
+from qts.notify.message import RetryLaterError
 from qts.notify.telegram_api import (
-    MAX_CHARS,
-    CallbackQuery,
-    TelegramApi,
-    TelegramMessage,
-    Update,
-)
-from qts.notify.telegram_guard import (
     COMMANDS_PER_MINUTE,
     CONFIRM_WITHIN_S,
+    MAX_CHARS,
+    CallbackQuery,
     Caller,
     CommandLimit,
     Confirmation,
     PendingConfirmations,
+    TelegramApi,
+    TelegramMessage,
+    Update,
     is_allowed,
 )
 from qts.outbox import mark_handled

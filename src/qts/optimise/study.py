@@ -1,4 +1,4 @@
-"""A study: the search in every fold, and the check of what it found out of sample.
+"""A study: its plan, its file, the search in every fold and the check of it out of sample.
 
 Trial i is proposed when the values of trials 0 to i - WINDOW are known, in this order. So a sampler
 knows the same at each proposal with any number of processes, and after an interruption, where the
@@ -7,21 +7,180 @@ proposals are made again and stored trials are not run again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import inspect
+import os
+import re
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import msgspec
+from msgspec.structs import replace
 
+import qts
 from qts.backtest import EquityPoint, performance
-from qts.domain import OperationError
-from qts.optimise.folds import Fold
-from qts.optimise.luck import deflated_sharpe, expected_best_sharpe
-from qts.optimise.plan import WINDOW, StudyPlan
-from qts.optimise.samplers import derive_seed, make_sampler
-from qts.optimise.study_file import StudyFile
-from qts.optimise.trial import Figures, Part, Task, Trial
+from qts.domain import OperationError, RefusedError
+from qts.optimise.search import Fold, Method, SearchSpace, derive_seed, make_sampler, optuna_version
+from qts.optimise.trial import (
+    Figures,
+    Metric,
+    Part,
+    Task,
+    Trial,
+    TrialContext,
+    deflated_sharpe,
+    expected_best_sharpe,
+)
+from qts.pipeline import StrategyConfig
+from qts.strategies import Strategy
+
+WINDOW = 16  # trials in progress at most; part of what a study is
+
+
+class StudyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study does; the number of processes is no part of it."""
+
+    space: SearchSpace
+    method: Method
+    metric: Metric
+    trials: int  # of each fold
+    seed: int
+    folds: tuple[Fold, ...]
+
+    @property
+    def runs(self) -> int:
+        """Trials of all folds, and their checks out of sample."""
+        return len(self.folds) * (self.trials + 1)
+
+
+def study_identity(
+    plan: StudyPlan, kind: type[Strategy[Any]], context: TrialContext
+) -> dict[str, str]:
+    """Return what decides the trials of a study; more trials continue the same one."""
+    known = [context.instruments[symbol] for symbol in context.tape.symbols]
+    found = {
+        "strategy": context.strategy.name,
+        "code": code_digest(kind),
+        "parameters": " ".join(map(str, plan.space.ranges)),
+        "method": plan.method,
+        "metric": plan.metric,
+        "seed": str(plan.seed),
+        "folds": _digest(msgspec.json.encode(plan.folds)),
+        "data": context.tape.digest,
+        "settings": _digest(msgspec.json.encode(replace(context.settings, instances=()))),
+        "instruments": _digest(msgspec.json.encode(known)),
+        "window": str(WINDOW),
+        "qts": qts.__version__,
+    }
+    if (given := _instance(context.strategy)) != b"{}":
+        found["instance"] = _digest(given)
+    return found | ({"optuna": optuna_version()} if plan.method == "bayes" else {})
+
+
+def _instance(strategy: StrategyConfig) -> bytes:
+    """Return what an instance has beyond its class and its name."""
+    own = msgspec.to_builtins(strategy)
+    return msgspec.json.encode({name: own[name] for name in own if name not in ("class", "name")})
+
+
+def code_digest(kind: type[Strategy[Any]]) -> str:
+    """Return a digest of the file of a class."""
+    source = inspect.getsourcefile(kind)
+    return _digest(Path(source).read_bytes() if source else b"")
+
+
+def study_name(identity: dict[str, str]) -> str:
+    """Return the name of a study that was not given one."""
+    return f"{identity['strategy']}-{_digest(msgspec.json.encode(identity))}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class StudyFile:
+    """Trials of a study, locked for one process while it is entered.
+
+    The file has one line that says what is searched, then one line for each finished trial. A line
+    is written with one call, after its trial has ended. A process that is killed loses the trials
+    in progress, and the next one drops a last line that is not complete.
+    """
+
+    def __init__(self, folder: Path, name: str, identity: dict[str, str]) -> None:
+        if not _NAME.fullmatch(name):
+            raise RefusedError(
+                f"--study {name!r}: expected letters, digits, '.', '_' and '-', at most 64"
+            )
+        self.name = name
+        self.path = folder / f"{name}.jsonl"
+        self.trials: dict[tuple[str, int, int], Trial] = {}
+        self._identity = identity
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read()
+        except BlockingIOError:
+            os.close(self._file)
+            raise RefusedError(f"study {self.name!r} is run by another process") from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def add(self, trial: Trial) -> None:
+        self.trials[trial.key] = trial
+        self._append(trial)
+
+    def _append(self, value: object) -> None:
+        os.write(self._file, msgspec.json.encode(value) + b"\n")
+
+    def _read(self) -> None:
+        content = self.path.read_bytes()
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            os.ftruncate(self._file, len(complete))
+        head, *lines = complete.splitlines() or [b""]
+        if not head:
+            self._append(self._identity)
+            return
+        try:
+            self._compare(msgspec.json.decode(head, type=dict[str, str]))
+            for line in lines:
+                trial = msgspec.json.decode(line, type=Trial)
+                self.trials[trial.key] = trial
+        except msgspec.DecodeError as error:
+            raise RefusedError(
+                f"study {self.name!r}: {self.path} is damaged ({error}); name another --study"
+            ) from None
+
+    def _compare(self, stored: dict[str, str]) -> None:
+        for key in (*self._identity, *stored):
+            ours, theirs = self._identity.get(key, "none"), stored.get(key, "none")
+            if ours != theirs:
+                raise RefusedError(
+                    f"study {self.name!r} has {key} {theirs}, this command {ours}; name another "
+                    "--study"
+                )
+
 
 Progress = Callable[[int], None]  # trials done so far
 

@@ -1,7 +1,16 @@
-"""Transitions of an order attempt, each in one transaction with the outbox event that reports it.
+"""Transitions of an order attempt, and suspension of a symbol: no new orders until it is resumed.
 
-Every transition is a compare-and-set: an attempt that another process has moved meanwhile stays as
-it is, and the method returns False. The state diagram is in qts/domain/orders.py.
+A transition is one transaction with the outbox event that reports it, and a compare-and-set: an
+attempt that another process has moved meanwhile stays as it is, and the method returns False. The
+state diagram is in qts/domain/orders.py.
+
+ACTIVE ──an outcome is unknown──▶ SUSPENDED (UNKNOWN) ──resolved──▶ ACTIVE
+   ├──the venue blocks us───────▶ SUSPENDED (BLOCKED), all symbols ──┐
+   ├──the operator──────────────▶ SUSPENDED (BY_HAND) ──the operator─┤
+   └──the operator, or a stop
+      whose exits fail──────────▶ SUSPENDED (FROZEN) ───the operator─┴▶ ACTIVE
+
+The function market_stop in the database says which orders pass a suspension.
 """
 
 from __future__ import annotations
@@ -15,9 +24,17 @@ import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database, Row
-from qts.domain import AccountKey, AttemptState, IntentType, OrderRequest, Side
-from qts.orders import suspensions
+from qts.domain import (
+    AccountKey,
+    AttemptState,
+    IntentType,
+    OrderRequest,
+    RefusedError,
+    Side,
+    name_choices,
+)
 from qts.orders.config import OrdersConfig
+from qts.orders.ledger_values import SQL, AttemptChanged, OrderUpdate, SuspensionChanged
 from qts.orders.messages import (
     AttemptEvent,
     CancelOrder,
@@ -30,8 +47,6 @@ from qts.orders.messages import (
     OrderThrottled,
     OrderUnknown,
 )
-from qts.orders.queries import SQL
-from qts.orders.updates import AttemptChanged, OrderUpdate, SuspensionChanged
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, TRADE_EXIT, EventBus, OutboxEvent, uuid7
 from qts.risk import OrderProposal
 
@@ -40,6 +55,12 @@ OPEN = (S.SENT, S.UNKNOWN)
 
 _ended = telemetry.counter("everbit_order_attempt_total", "Attempts by their state.", ("status",))
 _requests = msgspec.json.Decoder(OrderRequest)
+
+ALL = "*"
+UNKNOWN = "UNKNOWN"
+BLOCKED = "BLOCKED"
+BY_HAND = "BY_HAND"
+FROZEN = "FROZEN"
 
 
 class OrderAttempt(msgspec.Struct, frozen=True):
@@ -156,7 +177,7 @@ class AttemptTransitions:
         if not await self._move(attempt, (S.SENT,), S.UNKNOWN, code="UNKNOWN", text=text):
             return False
         await self._publish(attempt, OrderUnknown, code="UNKNOWN", reason=text)
-        await self.suspend(attempt.key, attempt.symbol, suspensions.UNKNOWN, text)
+        await self.suspend(attempt.key, attempt.symbol, UNKNOWN, text)
         return True
 
     async def not_placed(
@@ -188,8 +209,9 @@ class AttemptTransitions:
         return True
 
     async def suspend(self, key: AccountKey, symbol: str, code: str, text: str) -> None:
-        suspension = suspensions.SymbolSuspension(symbol, code, text, self._now)
-        if await suspensions.suspend_symbol(self._tx, key, symbol, suspension):
+        """Suspend a symbol; report it unless it was suspended before."""
+        why = code, text, self._now
+        if await self._tx.execute(SQL.suspend_market, *key, symbol, *why) != "INSERT 0 0":
             payload = MarketSuspended(symbol=symbol, code=code, reason=text)
             event = OutboxEvent.of(TRADE_EVENT, payload, ("Market", symbol), account=key)
             await self._bus.publish(self._tx, event)
@@ -240,14 +262,7 @@ class AttemptTransitions:
     ) -> bool:
         text = telemetry.redact_text(text).replace("\0", "\\0")[:2000]
         status = await self._tx.execute(
-            SQL.move_attempt,
-            attempt.id,
-            list(from_states),
-            to,
-            order_id,
-            code,
-            text,
-            due_at,
+            SQL.move_attempt, attempt.id, list(from_states), to, order_id, code, text, due_at
         )
         if status == "UPDATE 0":
             return False
@@ -330,3 +345,53 @@ def cancel_event(attempt: OrderAttempt) -> OutboxEvent:
         account=attempt.key,
         market=attempt.symbol,
     )
+
+
+class SymbolSuspension(msgspec.Struct, frozen=True):
+    """Why and since when a symbol is suspended."""
+
+    symbol: str  # * is the whole venue
+    code: str
+    detail: str
+    since: datetime
+
+
+async def resume_symbol(
+    tx: Connection, key: AccountKey, symbol: str, only: str | None = None
+) -> bool:
+    """Resume a symbol; return False when it was not suspended, or not for `only`."""
+    return await tx.execute(SQL.resume_market, *key, symbol, only) != "UPDATE 0"
+
+
+async def resume_resolved(tx: Connection, key: AccountKey, symbol: str) -> bool:
+    """Resume unless an outcome is unknown again, checked under the lock of `suspend`."""
+    await tx.execute(SQL.lock_market, *key, symbol)
+    if await tx.fetchval(SQL.count_unknown, *key, symbol):
+        return False
+    return await resume_symbol(tx, key, symbol, only=UNKNOWN)
+
+
+async def list_suspensions(database: Database, key: AccountKey) -> list[SymbolSuspension]:
+    rows = await database.fetch(
+        "SELECT symbol, reason_code, detail, suspended_at FROM market_state "
+        "WHERE broker = $1 AND account = $2 AND trade_status = 'SUSPENDED' ORDER BY symbol",
+        *key,
+    )
+    return [SymbolSuspension(*row) for row in rows]
+
+
+async def resume_manually(database: Database, key: AccountKey, symbol: str) -> None:
+    """Resume on behalf of the operator; refuse while an attempt is unknown."""
+    async with database.transaction() as tx:
+        await tx.execute(SQL.lock_market, *key, symbol)
+        unknown = await tx.fetchval(SQL.count_unknown, *key, symbol)
+        if unknown:
+            raise RefusedError(
+                f"{symbol} has {unknown} attempts with an unknown outcome; "
+                "resolve them first: qts orders list --state UNKNOWN"
+            )
+        if await resume_symbol(tx, key, symbol):
+            return
+    suspended = [found.symbol for found in await list_suspensions(database, key)]
+    known = name_choices(symbol, suspended)
+    raise RefusedError(f"{symbol} is not suspended at {key.broker}; suspended: {known}")

@@ -50,16 +50,20 @@ from qts.orders.attempts import (
     moved,
     stop_code,
 )
-from qts.orders.context import ExecutionContext, HeldLease, halt_venue, raise_ghost
-from qts.orders.failpoints import failpoint
-from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
-from qts.orders.place_monitor import (
+from qts.orders.context import (
+    NOT_RECONCILED,
+    ExecutionContext,
+    HeldLease,
     PlaceMonitor,
     PlaceOutcome,
     PlaceOutcomeKind,
     classify_place_error,
+    halt_venue,
+    raise_ghost,
 )
-from qts.orders.queries import SQL
+from qts.orders.failpoints import failpoint
+from qts.orders.ledger_values import SQL
+from qts.orders.messages import CancelOrder, CreateOrderAttempt, RaiseCode, Reconcile
 from qts.outbox import (
     TRADE_COMMAND,
     TRADE_EXIT,
@@ -107,6 +111,17 @@ class OrderExecutor:
             dispatcher.on(stream, CancelOrder)(self.cancel)
         dispatcher.on(TRADE_COMMAND, Reconcile)(self.reconcile)
         dispatcher.on(TRADE_COMMAND, RaiseCode)(self.raise_code)
+
+    async def end_former_claims(self) -> None:
+        """End what former holders of the account had claimed: nothing of theirs is sent any more.
+
+        Their entries would hold up those of the same symbols until the claims expire.
+        """
+        bus, account = self._context.bus, str(self._context.broker.key)
+        if isinstance(bus, PostgresBus):
+            count = await bus.end_claims((TRADE_COMMAND, TRADE_EXIT), account)
+            if count:
+                log.info("claims of former holders ended", account=account, count=count)
 
     # --- direct ---------------------------------------------------------------------------------
 
@@ -161,9 +176,7 @@ class OrderExecutor:
                 outcome = await self._place(attempt, deadline)
             else:
                 text = "the lease of the account or the reconciliation was lost"
-                outcome = PlaceOutcome(
-                    PlaceOutcomeKind.NOT_PLACED, code="NOT_RECONCILED", text=text
-                )
+                outcome = PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code=NOT_RECONCILED, text=text)
             failpoint("after_send")
             await self._settle(attempt, outcome, placed_ns, claim)
         except Exception:
@@ -304,9 +317,7 @@ class OrderExecutor:
             text = f"delayed for {late_s:.1f} s before the request"
             return PlaceOutcome(PlaceOutcomeKind.NOT_PLACED, code="LATE", text=text)
         request = msgspec.structs.replace(
-            attempt.request,
-            expires_at=attempt.expires_at,
-            send_by=(deadline, self.lease.send_by),
+            attempt.request, expires_at=attempt.expires_at, send_by=(deadline, self.lease.send_by)
         )
         try:
             intent_id = attempt.intent_id

@@ -34,8 +34,7 @@ from qts.domain import (
 )
 from qts.orders.context import ExecutionContext
 from qts.orders.ledger import Ledger
-from qts.orders.position import ZERO, PositionMismatch
-from qts.orders.queries import SQL
+from qts.orders.ledger_values import SQL, ZERO, PositionMismatch
 from qts.outbox import EventBus, uuid7
 from qts.risk import StopRecord, load_stop_records, save_stop_records
 

@@ -28,9 +28,19 @@ from qts import telemetry
 from qts.database import Connection, Database, Row
 from qts.domain import AccountKey, BrokerOrder, Fill, OperationError, OrderState, Side
 from qts.orders.failpoints import failpoint
-from qts.orders.ledger_rows import (
+from qts.orders.ledger_values import (
+    SQL,
+    ZERO,
+    FillApplied,
+    FillReported,
+    IntentRef,
     LedgerOrder,
+    OrderChanged,
+    OrderListener,
+    OrderUpdate,
+    PositionState,
     applicable_fills,
+    apply_fills,
     fill_of,
     known_order,
     last_trade_key,
@@ -38,16 +48,6 @@ from qts.orders.ledger_rows import (
     trade_key,
 )
 from qts.orders.messages import FillReceived, OrderClosed, RaiseCode
-from qts.orders.position import ZERO, PositionState, apply_fills
-from qts.orders.queries import SQL
-from qts.orders.updates import (
-    FillApplied,
-    FillReported,
-    IntentRef,
-    OrderChanged,
-    OrderListener,
-    OrderUpdate,
-)
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, EventBus, OutboxEvent
 
 log = telemetry.logger("orders")

@@ -44,9 +44,8 @@ from qts.orders.attempts import (
 from qts.orders.config import OrdersConfig
 from qts.orders.executor import OrderExecutor
 from qts.orders.failpoints import failpoint
+from qts.orders.ledger_values import SQL, OrderListener, OrderUpdate
 from qts.orders.messages import CancelStopOrder
-from qts.orders.queries import SQL
-from qts.orders.updates import OrderListener, OrderUpdate
 from qts.outbox import TRADE_EXIT, EventBus, OutboxEvent, uuid7
 from qts.risk import AccountFacts, ApprovedOrder, OrderProposal
 

@@ -23,8 +23,8 @@ import msgspec
 from qts.brokers import is_account_locked
 from qts.database import Database, Row
 from qts.domain import AccountKey, Clock, OperationError, RefusedError, Side
+from qts.orders.ledger_values import SQL
 from qts.orders.messages import CarryOutManually
-from qts.orders.queries import SQL
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, EventBus, OutboxEvent
 
 DEADLINE_S = 20.0  # from the request; a handler has its fills to wait for after that

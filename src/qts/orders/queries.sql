@@ -773,17 +773,37 @@ WITH fresh AS (
       FROM fill f
      WHERE f.broker = $1 AND f.account = $2 AND f.traded_at < $4
        AND f.symbol IN (SELECT symbol FROM fresh)
+), flat AS (  -- once for each symbol: a subquery for each fill reads all fills again
+    SELECT symbol, max(traded_at) AS at FROM line
+     WHERE held = 0 AND traded_at < LEAST($3, (SELECT min(traded_at) FROM fresh))
+     GROUP BY symbol
 )
 SELECT l.*, COALESCE(i.strategy_key, '') AS strategy, COALESCE(i.intent_type, '') AS intent_type
   FROM line l
   JOIN broker_order o ON o.broker = $1 AND o.account = $2 AND o.broker_order_id = l.broker_order_id
+  LEFT JOIN flat ON flat.symbol = l.symbol
   LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
   LEFT JOIN order_intent i ON i.id = a.order_intent_id
- WHERE l.traded_at >= COALESCE((
-        SELECT max(b.traded_at) FROM line b
-         WHERE b.symbol = l.symbol AND b.held = 0
-           AND b.traded_at < LEAST($3, (SELECT min(traded_at) FROM fresh))), '-infinity')
+ WHERE l.traded_at >= COALESCE(flat.at, '-infinity')
  ORDER BY l.traded_at, l.trade_id
+
+-- name: later_fills
+-- List the counted fills of an account after one, with the strategy and type of their order, and
+-- how many were traded or received since $3.
+-- $1 broker, $2 account, $3 since, $4 traded before, $5 time and $6 id of the last known fill
+SELECT f.trade_id, f.symbol, f.side, f.quantity, f.fee, f.traded_at, f.realised_pnl, t.count,
+       COALESCE(i.strategy_key, '') AS strategy, COALESCE(i.intent_type, '') AS intent_type
+  FROM (SELECT count(*) FROM fill
+         WHERE broker = $1 AND account = $2 AND counted AND traded_at < $4
+           AND traded_at >= $3::timestamptz - interval '7 days'
+           AND (traded_at >= $3 OR received_at >= $3)) AS t
+  LEFT JOIN (fill f
+             JOIN broker_order o USING (broker, account, broker_order_id)
+             LEFT JOIN order_attempt a ON a.id = o.order_attempt_id
+             LEFT JOIN order_intent i ON i.id = a.order_intent_id)
+    ON f.broker = $1 AND f.account = $2 AND f.counted AND f.traded_at < $4
+   AND (f.traded_at, f.trade_id) > ($5, $6)
+ ORDER BY f.traded_at, f.trade_id
 
 -- name: order_latency
 -- Return p50, p99 and maximum of the milliseconds from decision to request, and their count; a

@@ -24,8 +24,8 @@ from qts.domain import (
     check_name,
     nearest_name,
 )
-from qts.orders.queries import SQL
-from qts.orders.suspensions import ALL
+from qts.orders.attempts import ALL
+from qts.orders.ledger_values import SQL
 from qts.venues import venue_names
 
 WAITING = "WAITING"  # status of a stop order

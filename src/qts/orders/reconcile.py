@@ -27,10 +27,15 @@ from qts.database import Row
 from qts.domain import BrokerOrder, Fill, OperationError, Side
 from qts.orders.context import ExecutionContext, halt_venue, raise_ghost
 from qts.orders.holdings import follow_baseline, load_baseline
-from qts.orders.position import ZERO, PositionMismatch, find_mismatches, quantities_between
-from qts.orders.queries import SQL
+from qts.orders.ledger_values import (
+    SQL,
+    ZERO,
+    AccountListener,
+    PositionMismatch,
+    find_mismatches,
+    quantities_between,
+)
 from qts.orders.resolve import ResolveCounts, resolve_unknown
-from qts.orders.updates import AccountListener
 
 OVERLAP = timedelta(seconds=60)  # clocks differ, and reports are late
 MAX_READS = 3  # of holdings that differ

@@ -20,17 +20,14 @@ from qts import telemetry
 from qts.brokers import OrderMatches
 from qts.database import Connection, Database
 from qts.domain import AttemptState, BrokerOrder, Clock, RefusedError, SystemClock
-from qts.orders import suspensions
-from qts.orders.attempts import AttemptTransitions, OrderAttempt, lock_attempt
+from qts.orders.attempts import AttemptTransitions, OrderAttempt, lock_attempt, resume_resolved
 from qts.orders.config import OrdersConfig
 from qts.orders.context import ExecutionContext
 from qts.orders.executor import order_from_ack
 from qts.orders.holdings import load_baseline
 from qts.orders.ledger import Ledger
+from qts.orders.ledger_values import SQL, ZERO, SuspensionChanged, find_mismatches
 from qts.orders.messages import MarketResumed
-from qts.orders.position import ZERO, find_mismatches
-from qts.orders.queries import SQL
-from qts.orders.updates import SuspensionChanged
 from qts.outbox import TRADE_EVENT, EventBus, OutboxEvent
 
 GIVEN_UP = (AttemptState.ABSENT, AttemptState.REJECTED, AttemptState.SUSPENDED)
@@ -80,7 +77,7 @@ async def resume_resolved_symbols(database: Database, ledger: Ledger, bus: Event
     for row in await database.fetch(SQL.resolved_markets, *ledger.key):
         symbol = row["symbol"]
         async with database.transaction() as tx:
-            resumed = await suspensions.resume_resolved(tx, ledger.key, symbol)
+            resumed = await resume_resolved(tx, ledger.key, symbol)
             if resumed:
                 event = OutboxEvent.of(
                     TRADE_EVENT,

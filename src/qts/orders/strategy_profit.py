@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
 
 from qts.database import Database, Row
-from qts.domain import MANUAL, STOPS, AccountKey, IntentType
-from qts.orders.queries import SQL
+from qts.domain import MANUAL, STOPS, AccountKey, IntentType, Side
+from qts.orders.ledger_values import SQL
 
 _ZERO = Decimal(0)
 _WON = Decimal("0.01")
+_LATEST = timedelta(days=7)  # that a fill is reported after its trade; queries.sql has it, too
 
 
 class FillOwners:
@@ -84,6 +85,62 @@ def add_up(fills: Iterable[tuple[Row, str]]) -> dict[str, StrategyFigures]:
     for row, owner in fills:
         found.setdefault(owner, StrategyFigures()).add(row["realised_pnl"], row["fee"])
     return found
+
+
+class FiguresOfDay:
+    """Figures of each owner over a day; `update` adds the fills since the last one.
+
+    Invariant: they are those of all fills of the day. A fill that came late, and the first of a
+    symbol, whose owner depends on what was traded before, let all of them be read again.
+    """
+
+    def __init__(self, database: Database, key: AccountKey, day: datetime) -> None:
+        self._database = database
+        self._key = key
+        self.day = day
+        self._until = day + timedelta(days=1)
+        self._owners = FillOwners()
+        self._held: dict[str, Decimal] = {}  # after the last known fill
+        self._count = 0
+        self._last: tuple[datetime, str] | None = None
+        self.figures: dict[str, StrategyFigures] = {}
+
+    async def update(self) -> None:
+        if self._last is None or not await self._add_later(self._last):
+            await self._read_all()
+
+    async def _add_later(self, last: tuple[datetime, str]) -> bool:
+        """Add later fills; return False if they do not follow from what is known."""
+        rows = await self._database.fetch(SQL.later_fills, *self._key, self.day, self._until, *last)
+        later = [row for row in rows if row["trade_id"] is not None]
+        is_complete = rows[0]["count"] == self._count + len(later)
+        if not is_complete or any(row["symbol"] not in self._held for row in later):
+            return False
+        for row in later:
+            symbol, signed = row["symbol"], Side(row["side"]).sign * row["quantity"]
+            held = self._held[symbol] = self._held[symbol] + signed
+            strategy, intent_type = row["strategy"], row["intent_type"]
+            self._add(row, self._owners.owner(symbol, strategy, intent_type, is_flat=not held))
+        return True
+
+    async def _read_all(self) -> None:
+        rows = await self._database.fetch(SQL.owned_fills, *self._key, self.day, self._until)
+        self._owners, self._held, self.figures = FillOwners(), {}, {}
+        self._count, self._last = 0, None
+        for row in rows:
+            owner = _owner(row, self._owners)
+            if not row["counted"]:
+                continue
+            self._held[row["symbol"]] = row["held"]
+            if row["traded_at"] >= self.day:
+                self._add(row, owner)
+            elif row["received_at"] >= self.day and row["traded_at"] >= self.day - _LATEST:
+                self._count += 1
+
+    def _add(self, row: Row, owner: str) -> None:
+        self.figures.setdefault(owner, StrategyFigures()).add(row["realised_pnl"], row["fee"])
+        self._count += 1
+        self._last = row["traded_at"], row["trade_id"]
 
 
 def rounded_parts(parts: Mapping[str, Decimal], unit: Decimal = _WON) -> dict[str, Decimal]:

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from qts import telemetry
 from qts.domain import Clock
 from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import ClaimedEvent, Claims
-from qts.outbox.completer import BatchCompleter
+from qts.outbox.claims import BatchCompleter, ClaimedEvent, Claims
 from qts.outbox.config import StreamConfig
 from qts.outbox.handling import HandlerResult, log_result, run_handler, timeout_result
 

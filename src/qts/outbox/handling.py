@@ -6,25 +6,51 @@ commands of `qts ops outbox` work on every bus and a requeued event goes through
     row claimed by the relay ──┐
     row in the archive ────────┼─▶ PROCESSING ─▶ DEAD ─ operator ─▶ PENDING ─▶ relay
     no row: not published here ┘
+
+On NATS and Kafka the envelope is the body of a message, the aggregate is in its headers.
+`DeliveryRunner` handles a delivery from there:
+
+    unpaused ─▶ attempt, with a timeout ─▶ done · retry after a backoff · dead letter stored
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import quote, unquote
+from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import QtsError
-from qts.outbox.bus import Delivery, EventDispatcher
+from qts.domain import Clock, QtsError
+from qts.outbox.bus import (
+    SQL,
+    Delivery,
+    Envelope,
+    EventDispatcher,
+    PermanentError,
+    UnknownOutcomeError,
+    decode_envelope,
+    stored_code,
+    uuid7,
+)
 from qts.outbox.config import StreamConfig
-from qts.outbox.errors import PermanentError, UnknownOutcomeError, stored_code
-from qts.outbox.queries import SQL
 
+# Errors of a database call that a retry may resolve.
+TRANSIENT_ERRORS = (QtsError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 MAX_MESSAGE = 2000
+JITTER = 0.2  # so that events that failed together are not retried together
+HOLDER = "dead letters"
+# Two consumers that store the same event at the same time must not insert it twice.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('qts dead letter'), hashtext($1::text))"
+CANCEL_TIMEOUT_S = 1.0  # from the cancellation of a handler until it is abandoned
+BACKOFF_S = (0.05, 5.0)  # between attempts to store a dead letter
 
 log = telemetry.logger("outbox")
 
@@ -121,9 +147,6 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_MESSAGE]
 
 
-JITTER = 0.2  # so that events that failed together are not retried together
-
-
 def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> float:
     """Return the seconds to wait after this attempt, counted from 1: exponential with jitter."""
     # The exponent is bounded too: 2**1000 does not fit a float.
@@ -131,9 +154,14 @@ def backoff_s(config: StreamConfig, attempt: int, chance: random.Random) -> floa
     return pause * chance.uniform(1 - JITTER, 1 + JITTER)
 
 
-HOLDER = "dead letters"
-# Two consumers that store the same event at the same time must not insert it twice.
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('qts dead letter'), hashtext($1::text))"
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until the event is set; return False when the time is over first."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def store_dead_letter(database: Database, delivery: Delivery, result: HandlerResult) -> None:
@@ -162,3 +190,162 @@ async def _row_id(tx: Connection, delivery: Delivery) -> int:
         msgspec.json.encode(delivery.envelope).decode().replace("\\u0000", "?"),
     )
     return row_id
+
+
+# Percent-encoded: NATS headers are single lines.
+AGGREGATE_TYPE = "Qts-Aggregate-Type"
+AGGREGATE_ID = "Qts-Aggregate-Id"
+EVENT_TYPE = "Qts-Event-Type"
+ACCOUNT = "Qts-Account"  # absent for an event of no account
+MESSAGE_ID = "Nats-Msg-Id"  # deduplicates on NATS; informative on Kafka
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_body(delivery: Delivery) -> bytes:
+    return _encoder.encode(delivery.envelope)
+
+
+def encode_headers(delivery: Delivery) -> dict[str, str]:
+    headers = {
+        MESSAGE_ID: f"{delivery.event_id}.{delivery.row_id}",
+        AGGREGATE_TYPE: quote(delivery.aggregate_type),
+        AGGREGATE_ID: quote(delivery.aggregate_id),
+        EVENT_TYPE: quote(delivery.envelope.type),
+    }
+    return headers | {ACCOUNT: quote(delivery.account)} if delivery.account else headers
+
+
+def account_of(headers: Mapping[str, str]) -> str:
+    """Return the account that a message belongs to; "" for none."""
+    return unquote(headers.get(ACCOUNT, ""))
+
+
+def partition_key(delivery: Delivery) -> bytes:
+    """Return the key that all events of one aggregate share."""
+    key = f"{quote(delivery.aggregate_type, safe='')}/{quote(delivery.aggregate_id)}"
+    return (f"{quote(delivery.account, safe='')}/{key}" if delivery.account else key).encode()
+
+
+def decode_delivery(
+    stream: str, config: StreamConfig, headers: Mapping[str, str], body: bytes, attempt: int
+) -> tuple[Delivery, HandlerResult | None]:
+    """Decode a message; with a dead result if its envelope is invalid."""
+    invalid = None
+    try:
+        envelope: Envelope = decode_envelope(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        invalid = HandlerResult("dead", "ENVELOPE_INVALID", str(error))
+        text = body.decode(errors="replace")
+        envelope = Envelope(
+            event_id=_event_id(headers), type="?", trace_id="?", payload={"body": text}
+        )
+    aggregate_type, aggregate_id = (
+        unquote(headers.get(name, "?")) for name in (AGGREGATE_TYPE, AGGREGATE_ID)
+    )
+    delivery = Delivery(
+        stream, aggregate_type, aggregate_id, envelope, attempt, config.max_attempts
+    )
+    delivery.account = account_of(headers)
+    return delivery, invalid
+
+
+def _event_id(headers: Mapping[str, str]) -> UUID:
+    try:
+        return UUID(headers.get(MESSAGE_ID, "").partition(".")[0])
+    except ValueError:
+        return uuid7()  # not published by QTS
+
+
+class DeliveryRunner:
+    """Runs the handler of a delivery and stores its dead letter."""
+
+    def __init__(
+        self,
+        database: Database,
+        stream: str,
+        config: StreamConfig,
+        dispatcher: EventDispatcher,
+        clock: Clock,
+    ) -> None:
+        self.stream = stream
+        self.config = config
+        self.clock = clock
+        self.unpaused = asyncio.Event()  # set while the stream is not paused
+        self._database = database
+        self._dispatcher = dispatcher
+        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    async def follow_pause(self) -> None:
+        """Poll whether the stream is paused, until cancelled."""
+        while True:
+            try:
+                paused = await self._database.fetchval(
+                    "SELECT true FROM outbox_paused WHERE stream = $1", self.stream
+                )
+            except TRANSIENT_ERRORS as error:
+                log.warning("reading pause state failed; retrying", error=str(error))
+            else:
+                self.unpaused.clear() if paused else self.unpaused.set()
+            await self.clock.sleep(self.config.poll_max_s)
+
+    def decode(
+        self, headers: Mapping[str, str], body: bytes, attempt: int
+    ) -> tuple[Delivery, HandlerResult | None]:
+        return decode_delivery(self.stream, self.config, headers, body, attempt)
+
+    async def run(self, delivery: Delivery, known: HandlerResult | None = None) -> HandlerResult:
+        """Run one attempt unless the result is known; a dead letter is stored on return."""
+        if known is None and delivery.attempt > delivery.max_attempts:
+            known = HandlerResult(
+                "dead", "WORKER_LOST", "consumer was lost during the last attempt"
+            )
+            delivery.attempt = delivery.max_attempts
+        result = known or await self._run_handler(delivery)
+        if result.kind == "retry" and delivery.attempt >= delivery.max_attempts:
+            result = msgspec.structs.replace(result, kind="dead")
+        if result.kind == "dead":
+            await self._store_dead_letter(delivery, result)
+        count_results(self.stream, result.kind)
+        return result
+
+    def backoff_s(self, attempt: int) -> float:
+        return backoff_s(self.config, attempt, self._random)
+
+    async def _run_handler(self, delivery: Delivery) -> HandlerResult:
+        timeout_ns = round(self.config.handler_timeout_s * 1e9)
+        delivery.deadline_ns = self.clock.monotonic_ns() + timeout_ns
+        running = asyncio.create_task(run_handler(self._dispatcher, delivery))
+        try:
+            while (left_ns := delivery.deadline_ns - self.clock.monotonic_ns()) > 0:
+                await asyncio.wait({running}, timeout=left_ns / 1e9)
+                if running.done():
+                    break
+        finally:
+            if not running.done():
+                await _cancel(running, delivery)
+        if running.done() and not running.cancelled():
+            return running.result()
+        result = timeout_result(delivery)
+        log_result(delivery, result)
+        return result
+
+    async def _store_dead_letter(self, delivery: Delivery, result: HandlerResult) -> None:
+        """Retry until stored: only then is the message acknowledged."""
+        delay_s, max_s = BACKOFF_S
+        while True:
+            try:
+                await store_dead_letter(self._database, delivery, result)
+            except TRANSIENT_ERRORS as error:
+                log.warning("storing dead letter failed; retrying", error=str(error))
+                await self.clock.sleep(delay_s)
+                delay_s = min(delay_s * 2, max_s)
+            else:
+                return
+
+
+async def _cancel(running: asyncio.Task[HandlerResult], delivery: Delivery) -> None:
+    running.cancel()
+    await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+    if not running.done():
+        log.error("handler ignored cancellation; abandoned", **delivery.ids())

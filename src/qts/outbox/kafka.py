@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from qts import telemetry
 from qts.database import Database
 from qts.domain import OperationError, RefusedError, UnreachableError
-from qts.outbox import codec
-from qts.outbox.bus import Consumer, Delivery
+from qts.outbox.bus import Consumer, Delivery, PermanentError
 from qts.outbox.config import KafkaBusConfig, StreamConfig
-from qts.outbox.delivery_runner import DeliveryRunner
-from qts.outbox.errors import PermanentError
+from qts.outbox.handling import DeliveryRunner, encode_body, encode_headers, partition_key
 from qts.outbox.kafka_consumer import KafkaConsumer, KafkaConsumers
 from qts.outbox.relayed_bus import RelayedBus
 
@@ -84,11 +82,9 @@ class KafkaBus(RelayedBus):
         try:
             producer.produce(
                 self._topic(delivery.stream),
-                key=codec.partition_key(delivery),
-                value=codec.encode_body(delivery),
-                headers=[
-                    (name, text.encode()) for name, text in codec.encode_headers(delivery).items()
-                ],
+                key=partition_key(delivery),
+                value=encode_body(delivery),
+                headers=[(name, text.encode()) for name, text in encode_headers(delivery).items()],
                 on_delivery=delivered,
             )
         except BufferError:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qts import telemetry
-from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.handling import DeliveryRunner, is_set_within
 from qts.outbox.kafka_partition import OffsetTracker, PartitionConsumer
 
 if TYPE_CHECKING:
@@ -132,11 +132,7 @@ class KafkaConsumer:
             if not busy:
                 first = await self._client.poll(IDLE_POLL_S)
                 return [first] if first else []
-            try:
-                async with asyncio.timeout(BUSY_POLL_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._changed, BUSY_POLL_S)
         return list(messages)
 
     def _route(self, message: Message) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from qts import telemetry
-from qts.outbox.codec import account_of
-from qts.outbox.delivery_runner import DeliveryRunner
+from qts.outbox.handling import DeliveryRunner, account_of, is_set_within
 
 WINDOW = 256  # events from first open to next: their metadata stays far below Kafka's 4,096 bytes
 
@@ -170,11 +169,7 @@ class PartitionConsumer:
         self._closing = True
         if self.running:
             self._idle.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._idle.wait()
-            except TimeoutError:
-                pass  # the next consumer retries it
+            await is_set_within(self._idle, timeout_s)  # if not, the next consumer retries it
         self.cancel()
 
     def cancel(self) -> None:

@@ -189,6 +189,15 @@ UPDATE outbox_event e
   FROM unnest($1::bigint[], $2::text[]) AS v (id, token)
  WHERE e.id = v.id AND e.locked_by = v.token
 
+-- name: end_claims
+-- End the claims of an account's events: the workers that held them act no more.
+-- $1 streams, $2 account
+UPDATE outbox_event
+   SET locked_until = clock_timestamp(), updated_at = clock_timestamp()
+ WHERE stream = ANY ($1) AND account = $2 AND status = 'PROCESSING' AND processed_at IS NULL
+   AND locked_until > clock_timestamp()
+RETURNING event_id
+
 -- name: mark_exhausted_dead
 -- Mark events as dead whose last attempt ended without a result.
 -- $1 stream, $2 accounts, null for all

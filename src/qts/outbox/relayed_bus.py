@@ -13,19 +13,26 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from uuid import UUID
 
 import msgspec
 
 from qts import telemetry
 from qts.database import Connection, Database
-from qts.domain import Clock, SystemClock, UnreachableError
-from qts.outbox.bus import Consumer, Delivery, EventDispatcher, OutboxDeadLetter, OutboxRow
-from qts.outbox.config import StreamConfig, stream_config
-from qts.outbox.delivery_runner import DeliveryRunner
-from qts.outbox.envelope import OutboxEvent
-from qts.outbox.errors import RetryableError
+from qts.domain import Clock, RefusedError, SystemClock, UnreachableError
+from qts.outbox.bus import (
+    Consumer,
+    Delivery,
+    EventBus,
+    EventDispatcher,
+    OutboxDeadLetter,
+    OutboxEvent,
+    OutboxRow,
+    RetryableError,
+)
+from qts.outbox.config import OutboxConfig, StreamConfig, stream_config
+from qts.outbox.handling import DeliveryRunner
 from qts.outbox.postgres import PostgresBus
 from qts.outbox.worker import OutboxWorker
 
@@ -190,3 +197,33 @@ class RelayedBus(ABC):
 def _log_failure(relay: asyncio.Task[None]) -> None:
     if not relay.cancelled() and relay.exception() is not None:
         log.error("relay failed; events wait in PostgreSQL", error=repr(relay.exception()))
+
+
+@asynccontextmanager
+async def open_bus(database: Database, config: OutboxConfig) -> AsyncIterator[EventBus]:
+    """Open the bus, with its relay unless that runs in another process."""
+    if config.bus == "postgres":
+        async with PostgresBus.open(database, config.streams) as rows:
+            yield rows
+        return
+    async with open_relayed_bus(database, config) as bus:
+        if not config.run_relay:
+            yield bus
+            return
+        async with bus.relaying():
+            yield bus
+
+
+def open_relayed_bus(
+    database: Database, config: OutboxConfig
+) -> AbstractAsyncContextManager[RelayedBus]:
+    """Open the bus on NATS or Kafka without a relay."""
+    if config.bus == "nats":
+        from qts.outbox.nats import NatsBus
+
+        return NatsBus.open(database, config.streams, config.nats)
+    if config.bus == "kafka":
+        from qts.outbox.kafka import KafkaBus
+
+        return KafkaBus.open(database, config.streams, config.kafka)
+    raise RefusedError('outbox.bus = "postgres" has no relay; expected "nats" or "kafka"')

@@ -22,11 +22,11 @@ from qts.outbox.bus import (
     EventBus,
     EventDispatcher,
     OutboxDeadLetter,
+    OutboxEvent,
     OutboxRow,
 )
 from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.config import StreamConfig
-from qts.outbox.envelope import OutboxEvent
 from qts.outbox.handling import run_handler
 
 BATCH = 100

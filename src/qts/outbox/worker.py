@@ -1,4 +1,4 @@
-"""Consumer on PostgreSQL.
+"""Consumer on PostgreSQL, and the notifications that wake it.
 
     claim ─▶ waiting groups ─▶ slots run handlers ─▶ results ─▶ batch completer
       ▲ notifications, polling    timeouts · heartbeat
@@ -20,24 +20,39 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import asyncpg
+
 from qts import telemetry
 from qts.database import Connection, Database, ListenStarted
-from qts.domain import Clock, SystemClock
-from qts.outbox.bus import EventDispatcher
-from qts.outbox.claims import BEGINNING, NO_ACCOUNT, Accounts, ClaimedEvent, Claims, Horizon
-from qts.outbox.completer import TRANSIENT_ERRORS, BatchCompleter
+from qts.domain import Clock, QtsError, SystemClock
+from qts.outbox.bus import SQL, EventDispatcher
+from qts.outbox.claims import (
+    BEGINNING,
+    NO_ACCOUNT,
+    Accounts,
+    BatchCompleter,
+    ClaimedEvent,
+    Claims,
+    Horizon,
+)
 from qts.outbox.config import StreamConfig
 from qts.outbox.handler_pool import HandlerPool
+from qts.outbox.handling import TRANSIENT_ERRORS, is_set_within
 
 FULL_SCAN_INTERVAL_NS = 1_000_000_000  # between scans from the beginning
 FULL_SCAN_SHARE = 50  # scans that keep taking long use a fiftieth of the time …
 FULL_SCAN_MAX_INTERVAL_NS = 5_000_000_000  # … but events of lost workers wait no longer than this
 GROWTH = 4  # of the batch while handlers keep up
-LINGER_S = 0.5  # how long an idle connection is kept
+LINGER_S = 0.5  # how long the idle connection is kept
 FIRST_POLL_S = 0.05  # until the listener has started
 BACKOFF_S = (0.05, 5.0)
 SLOW_WAIT_S = 0.5  # waiting longer for handlers means the batch is too large
 QUICK_WAIT_S = 0.1
+
+FIRST_CHECK_S = 0.0005  # a short transaction has committed by then
+MIN_INTERVAL_S = 0.003
+MAX_CHECK_INTERVAL_S = 0.05
+RETRY_INTERVAL_S = 0.5
 
 log = telemetry.logger("outbox")
 
@@ -273,12 +288,7 @@ class OutboxWorker:
         """Wait for a notification or the timeout; return whether one came."""
         if seconds <= 0:
             return True
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._wake, seconds)
 
 
 async def _unless_cancelled(loop: Coroutine[Any, Any, None]) -> None:
@@ -294,3 +304,90 @@ async def _unless_cancelled(loop: Coroutine[Any, Any, None]) -> None:
         if task is not None and task.cancelling():
             raise
         raise RuntimeError("a loop of the outbox worker was cancelled from within") from error
+
+
+class WakeupNotifier:
+    """Notifier of consumers, for one event loop; `published` never waits.
+
+    A NOTIFY inside a transaction arrives soonest, but commits with a NOTIFY wait for each other. So
+    at most one open transaction of this process has one. For the others a dedicated connection
+    checks whether they have committed and notifies their streams, once for all gathered meanwhile.
+
+        published ─▶ pending ─▶ committed: notify · rolled back: drop · open: check again
+
+    The driver reports the end of a statement on the publisher's connection, so that the first check
+    mostly follows the COMMIT at once. What it does not report is found by the next check.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._pending: set[tuple[int, str]] = set()
+        self._notifying_tx: Any = None  # connection whose transaction has a NOTIFY
+        self._notified_ns = 0
+        self._check_s = FIRST_CHECK_S
+        self._check = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def may_notify(self, tx: Any) -> bool:
+        """Return whether this transaction should notify the consumers itself."""
+        now_ns = self._clock.monotonic_ns()
+        if _is_open(self._notifying_tx):
+            return tx is self._notifying_tx
+        if now_ns - self._notified_ns < MIN_INTERVAL_S * 1e9:
+            return False
+        self._notifying_tx, self._notified_ns = tx, now_ns
+        return True
+
+    def published(self, xid: int, stream: str, tx: Any) -> None:
+        self._pending.add((xid, stream))
+        if tx.is_in_transaction():
+            # The driver keeps one per connection, however often it is added.
+            tx.add_query_logger(self._statement_ended)
+        else:
+            self._check.set()
+        if self._task is None or self._task.done():
+            self._check_s = FIRST_CHECK_S
+            self._task = asyncio.create_task(self._notify_all())
+
+    async def close(self) -> None:
+        """Stop; consumers find pending events by polling."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _statement_ended(self, statement: Any) -> None:
+        if self._pending and statement.query.startswith("COMMIT"):
+            self._check.set()
+
+    async def _notify_all(self) -> None:
+        while self._pending:
+            try:
+                async with self._database.connection() as connection:
+                    while self._pending or await is_set_within(self._check, LINGER_S):
+                        await self._notify_committed(connection)
+            except QtsError as error:
+                log.warning("notifying consumers failed; retrying", error=str(error))
+                await self._clock.sleep(RETRY_INTERVAL_S)
+
+    async def _notify_committed(self, connection: Connection) -> None:
+        await is_set_within(self._check, self._check_s)
+        self._check.clear()
+        checked = list(self._pending)
+        rows = await connection.fetch(
+            SQL.notify, [xid for xid, _ in checked], [stream for _, stream in checked]
+        )
+        still_open = {row["xid"] for row in rows if row["open"]}
+        self._pending.difference_update(pair for pair in checked if pair[0] not in still_open)
+        if any(row["woken"] for row in rows):
+            self._check_s = MIN_INTERVAL_S
+            await self._clock.sleep(MIN_INTERVAL_S)
+        else:
+            self._check_s = min(self._check_s * 1.6, MAX_CHECK_INTERVAL_S)
+
+
+def _is_open(connection: Any) -> bool:
+    try:
+        return connection is not None and bool(connection.is_in_transaction())
+    except asyncpg.InterfaceError:  # returned to the pool
+        return False

@@ -1,7 +1,6 @@
 from qts.pipeline.act import IntentTracker as IntentTracker
 from qts.pipeline.act import OrderSubmitter as OrderSubmitter
 from qts.pipeline.act import act as act
-from qts.pipeline.config import PipelineConfig as PipelineConfig
 from qts.pipeline.cycle import Cycle as Cycle
 from qts.pipeline.cycle import Decision as Decision
 from qts.pipeline.cycle import Evaluation as Evaluation
@@ -15,11 +14,10 @@ from qts.pipeline.decision_replay import replay_states as replay_states
 from qts.pipeline.eteda import EtedaPipeline as EtedaPipeline
 from qts.pipeline.eteda import PipelineHooks as PipelineHooks
 from qts.pipeline.eteda import PipelineSuspension as PipelineSuspension
-from qts.pipeline.evaluate import evaluate as evaluate
 from qts.pipeline.isolated_runner import IsolatedRunner as IsolatedRunner
-from qts.pipeline.journaled_portfolio import JournaledStore as JournaledStore
 from qts.pipeline.journaled_run import NOT_TRIGGERED as NOT_TRIGGERED
 from qts.pipeline.journaled_run import JournaledRun as JournaledRun
+from qts.pipeline.journaled_run import JournaledStore as JournaledStore
 from qts.pipeline.journaled_run import ParamsChange as ParamsChange
 from qts.pipeline.journaled_run import SignalOutcome as SignalOutcome
 from qts.pipeline.journaled_run import journal_files as journal_files
@@ -28,8 +26,7 @@ from qts.pipeline.journaled_run import read_header as read_header
 from qts.pipeline.market_state import MarketState as MarketState
 from qts.pipeline.market_state import MarketStatus as MarketStatus
 from qts.pipeline.market_state import merged_markets as merged_markets
-from qts.pipeline.order_slots import sides_in_flight as sides_in_flight
-from qts.pipeline.order_updates import OrderUpdatePublisher as OrderUpdatePublisher
+from qts.pipeline.order_handlers import OrderUpdatePublisher as OrderUpdatePublisher
 from qts.pipeline.portfolio import HeldValue as HeldValue
 from qts.pipeline.portfolio import Portfolio as Portfolio
 from qts.pipeline.portfolio import PortfolioState as PortfolioState
@@ -47,7 +44,9 @@ from qts.pipeline.runner import StrategyRunner as StrategyRunner
 from qts.pipeline.runner_hooks import RunnerHooks as RunnerHooks
 from qts.pipeline.steps import DecisionPolicy as DecisionPolicy
 from qts.pipeline.steps import decide as decide
+from qts.pipeline.steps import evaluate as evaluate
 from qts.pipeline.steps import extract as extract
+from qts.pipeline.steps import sides_in_flight as sides_in_flight
 from qts.pipeline.steps import transform as transform
 from qts.pipeline.stop_order_book import StopOrder as StopOrder
 from qts.pipeline.stop_order_book import StopOrderBook as StopOrderBook
@@ -61,6 +60,7 @@ from qts.pipeline.strategy_call import call_with_update as call_with_update
 from qts.pipeline.strategy_call import check_returned as check_returned
 from qts.pipeline.strategy_call import has_method as has_method
 from qts.pipeline.strategy_call import takes_updates as takes_updates
+from qts.pipeline.strategy_config import PipelineConfig as PipelineConfig
 from qts.pipeline.strategy_config import StrategyConfig as StrategyConfig
 from qts.pipeline.strategy_config import check_venues as check_venues
 from qts.pipeline.strategy_config import check_venues_by_form as check_venues_by_form

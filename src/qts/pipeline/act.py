@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from decimal import Decimal
 from typing import Protocol
 from uuid import UUID
@@ -31,6 +31,8 @@ from qts.risk import (
 
 log = telemetry.logger("pipeline")
 _REFUSED = telemetry.counter("qts_gate_refusals_total", "reasons the gate gave", ("code",))
+
+AsyncContext = AbstractAsyncContextManager[None]
 
 FILL_TIMEOUT_S = 5.0
 MAX_CHECKS = 3  # of a proposal whose facts change meanwhile
@@ -155,7 +157,8 @@ class OrderSubmitter:
         way out.
         """
         with _gate_span(proposal) as gate:
-            async with self._turn(proposal):
+            entries, side = self._turn(proposal)
+            async with entries, side:
                 submitted = await self._decide(proposal, leave)
                 if isinstance(submitted, Execution):
                     gate.set(outcome=submitted.outcome, reason=submitted.reason)
@@ -206,15 +209,10 @@ class OrderSubmitter:
             self._record(GateEntry(proposal, snapshot, codes))
         return checked
 
-    @asynccontextmanager
-    async def _turn(self, proposal: OrderProposal) -> AsyncIterator[None]:
-        """Wait for the orders that share a limit or a position with this one."""
+    def _turn(self, proposal: OrderProposal) -> tuple[AsyncContext, AsyncContext]:
+        """Return what to hold, in this order, for the orders that share a limit or a position."""
         side = self._sides.setdefault((proposal.symbol, proposal.side), asyncio.Lock())
-        async with AsyncExitStack() as locks:
-            if not proposal.intent_type.is_exit:
-                await locks.enter_async_context(self._entries)
-            await locks.enter_async_context(side)
-            yield
+        return nullcontext() if proposal.intent_type.is_exit else self._entries, side
 
     def _refused(self, proposal: OrderProposal, reasons: tuple[Reason, ...]) -> Execution:
         codes = tuple(reason.code for reason in reasons)

@@ -1,16 +1,28 @@
-"""Positions, risk, orders and parameters in the cache, from the database.
+"""Positions, risk, orders and parameters in the cache, from the database, and the PreCheck on them.
 
 DatabaseCacheLoader loads one value where the cache has none. AccountCacheWriter writes positions
 and risk of the account after each change and before they expire, so that a PreCheck finds them.
+
+PreCheck refuses an entry before the gate reads the database, by what the cache holds.
+
+    Decide ─▶ PreCheck ──refused──▶ counted; no statement to PostgreSQL
+                 └──────passed────▶ Act: gate, order
+
+It runs the rules of the gate on a snapshot that assumes the best where the cache knows nothing: no
+pending sale, no suspension, no order in the last minute. What it refuses, the gate refuses as well;
+what it passes, the gate decides. Exits pass always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from qts import telemetry
 from qts.cache import (
@@ -21,6 +33,7 @@ from qts.cache import (
     CachedStrategyParams,
     CacheEntry,
     Invalidation,
+    PreCheck,
     TradeIds,
 )
 from qts.database import Database
@@ -34,10 +47,18 @@ from qts.domain import (
     TradeLimitExceededError,
 )
 from qts.orders import AccountState, load_account_state, order_history
+from qts.pipeline.cycle import Cycle, Decision
+from qts.pipeline.decision_journal import Entry, PreCheckEntry
 from qts.pipeline.portfolio import Portfolio
-from qts.pipeline.risk_snapshot import AccountVersion, compute_exposure, symbol_values
+from qts.pipeline.risk_snapshot import (
+    AccountStateReader,
+    RiskSources,
+    compute_exposure,
+    quote_of,
+    symbol_values,
+)
 from qts.pipeline.risk_snapshot import trading_day_start as day_start
-from qts.risk import RiskLimits
+from qts.risk import Exposure, OrderProposal, PreTradeGate, Refusal, RiskLimits, RiskSnapshot
 
 log = telemetry.logger("pipeline")
 
@@ -52,6 +73,11 @@ _SENT = frozenset(
 _SENT_TODAY = (
     "SELECT id::text FROM order_attempt WHERE sent_at >= $3 AND broker = $1 AND account = $2"
 )
+
+_REFUSED = telemetry.counter("qts_precheck_refusals_total", "reasons PreCheck gave", ("code",))
+
+_MAX_SIGNALS = 2_000
+_NONE: frozenset[str] = frozenset()
 
 
 class CacheSource(NamedTuple):
@@ -189,10 +215,11 @@ class AccountCacheWriter:
     `is_current` is whether the cache has the state after the last change of this process.
     """
 
-    def __init__(self, cache: Cache, source: CacheSource, version: AccountVersion) -> None:
+    def __init__(self, cache: Cache, source: CacheSource, states: AccountStateReader) -> None:
         self._cache = cache
         self._source = source
-        self._version = version
+        self._states = states
+        self._version = states.version
         self._written = -1
 
     @property
@@ -215,9 +242,10 @@ class AccountCacheWriter:
     async def write(self) -> None:
         """Write the account state unless it changes while it is read."""
         source, version = self._source, self._version.value
-        now, state = source.clock.now(), await source.account_state()
-        if version != self._version.value:
+        reading = await self._states.read(max_age_s=self.refresh_s / 2)
+        if not version == reading.version == self._version.value:
             return
+        state, now = reading.state, reading.at
         self._cache.positions.push_all(cached_positions(state, source.portfolio, now))
         self._cache.risks.push(cached_risk(state, source.portfolio, source.limits, now))
         self._written = version
@@ -255,3 +283,93 @@ def _ms(moment: datetime) -> int:
 def _version(moment: datetime) -> int:
     """Return microseconds: of two reads the later one wins."""
     return int(moment.timestamp() * 1_000_000)
+
+
+class PreCheckStep:
+    """Step between Decide and Act, for one event loop."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        sources: RiskSources,
+        gate: PreTradeGate,
+        writer: AccountCacheWriter,
+        clock: Clock,
+        record: Callable[[Entry], None] | None = None,
+    ) -> None:
+        self._cache = cache
+        self._sources = sources
+        self._gate = gate
+        self._writer = writer
+        self._clock = clock
+        self._record = record
+        self._intents: OrderedDict[UUID, UUID] = OrderedDict()  # by signal, of this run
+        self.refusals: Counter[str] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()  # by strategy and code
+
+    def submitted(self, signal_id: UUID, intent_id: UUID) -> None:
+        """Remember the order of a signal: the signal is not acted on again."""
+        self._intents[signal_id] = intent_id
+        if len(self._intents) > _MAX_SIGNALS:
+            self._intents.popitem(last=False)
+
+    async def __call__(self, cycle: Cycle) -> Cycle:
+        """Return the cycle without the proposals that are refused."""
+        decisions = tuple([await self._checked(each) for each in cycle.decisions])
+        return replace(cycle, decisions=decisions)
+
+    async def check(self, proposal: OrderProposal) -> tuple[str, ...]:
+        """Return the codes of a refusal; none: the gate decides."""
+        if proposal.intent_type.is_exit or not self._writer.is_current:
+            return ()
+        intent = self._intents.get(proposal.signal_id)
+        try:
+            found = await self._cache.precheck(
+                proposal.symbol, ACCOUNT, str(intent) if intent else None, load=False
+            )
+        except OperationError:
+            return ()
+        if found.order is not None:
+            return ("G_REPEATED",)
+        checked = self._gate.check(proposal, self.snapshot(proposal, found))
+        if not isinstance(checked, Refusal):
+            return ()
+        return tuple(reason.code for reason in checked.reasons)
+
+    def snapshot(self, proposal: OrderProposal, found: PreCheck) -> RiskSnapshot:
+        """Build the most favourable snapshot that the cached values allow."""
+        now, equity = self._clock.now(), self._sources.portfolio.equity
+        position, risk, whole = found.position, found.risk, max(equity, Decimal(1))
+        return RiskSnapshot(
+            instrument=self._sources.portfolio.instruments[proposal.symbol],
+            market=quote_of(found.price, now, self._sources.base(found.price.symbol)),
+            exposure=Exposure(
+                position=position.qty if position else _ZERO,
+                pending_buy=_ZERO,
+                pending_sell=_ZERO,
+                symbol_value=position.exposure_pct * whole if position else _ZERO,
+                total_value=risk.exposure_used * whole,
+                open_symbols=risk.open_symbols if position is None else 0,
+                cash=self._sources.portfolio.cash,
+                equity=equity,
+                daily_pnl=risk.daily_pnl,
+                orders_today=max(risk.trade_count, self._writer.orders_today()),
+                orders_last_minute=0,
+                symbol_unknown=0,
+            ),
+            switches=self._sources.switches(proposal, _NONE, _NONE),
+            now=now,
+        )
+
+    async def _checked(self, decision: Decision) -> Decision:
+        proposal = decision.proposal
+        if proposal is None or not (codes := await self.check(proposal)):
+            return decision
+        for code in codes:
+            _REFUSED.labels(code).inc()
+            self.refusals[code] += 1
+            self.refused[proposal.strategy_key, code] += 1
+        if self._record is not None:
+            self._record(PreCheckEntry(proposal.signal_id, codes))
+        log.debug("refused by PreCheck", symbol=proposal.symbol, side=proposal.side, codes=codes)
+        return Decision(decision.signal, None, "PreCheck: " + " ".join(codes))

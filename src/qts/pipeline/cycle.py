@@ -9,7 +9,8 @@ code; then the later steps do not run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal
@@ -17,6 +18,8 @@ from typing import Literal
 import msgspec
 
 from qts.domain import OperationError
+from qts.events import Payload
+from qts.events import payloads as p
 from qts.risk import OrderProposal, Reason
 from qts.strategies import Signal, View
 
@@ -82,3 +85,64 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""  # of the step that failed
     error: str = ""
     took_ms: float = 0.0
+
+
+class CycleReporter:
+    """Publishes how far the steps of a cycle came, for one event loop.
+
+    It publishes once the cycle waits, as for the commit of its order: no order waits for an event.
+    """
+
+    def __init__(self, emit: Callable[[str, Payload], object]) -> None:
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+
+    def step(self, name: str, number: int, took_ns: int) -> None:
+        payload = p.StepComplete(cycle=number, duration_ms=took_ns / 1e6)
+        self._loop.call_soon(self._emit, name, payload)
+
+    def generated(self, cycle: Cycle, signals: Sequence[Signal]) -> None:
+        """Report what the strategy returned; Evaluate refuses what is not a signal."""
+        self._loop.call_soon(self._emit_generated, cycle, signals)
+
+    def sized(self, cycle: Cycle) -> None:
+        """Report the signals that have a quantity within the limits."""
+        self._loop.call_soon(self._emit_sized, cycle)
+
+    def decided(self, cycle: Cycle) -> None:
+        self._loop.call_soon(self._emit_decided, cycle)
+
+    def _emit_generated(self, cycle: Cycle, signals: Sequence[Signal]) -> None:
+        for each in signals:
+            if isinstance(each, Signal):
+                self._emit("SIGNAL_GENERATED", _signal_payload(cycle, each))
+
+    def _emit_sized(self, cycle: Cycle) -> None:
+        for each in cycle.evaluations:
+            if each.approved:
+                price = float(each.price or 0)
+                self._emit("STRATEGY_SIGNAL", _signal_payload(cycle, each.signal, price))
+
+    def _emit_decided(self, cycle: Cycle) -> None:
+        for each in cycle.decisions:
+            if each.proposal is not None:
+                self._emit(
+                    "ORDER_DECISION",
+                    p.OrderDecision(
+                        symbol=each.proposal.symbol,
+                        side=each.proposal.side,
+                        qty=float(each.proposal.quantity),
+                        price=float(each.proposal.price or 0),
+                        strategy_type=cycle.strategy_key,
+                    ),
+                )
+
+
+def _signal_payload(cycle: Cycle, signal: Signal, price: float = 0.0) -> p.SignalPayload:
+    return p.SignalPayload(
+        symbol=signal.symbol,
+        side=signal.side,
+        strategy_type=cycle.strategy_key,
+        strength=signal.confidence,
+        price=price,
+    )

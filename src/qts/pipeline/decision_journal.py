@@ -30,9 +30,8 @@ from qts import telemetry
 from qts.domain import Instrument, OrderSnapshot, Position, RefusedError
 from qts.machine import DiskGuard
 from qts.pipeline.cycle import Decision
-from qts.pipeline.process_protocol import Instructions
 from qts.pipeline.steps import DecisionPolicy
-from qts.pipeline.strategy_call import BarInput, Moment, StrategyUpdate
+from qts.pipeline.strategy_call import BarInput, Instructions, Moment, StrategyUpdate
 from qts.pipeline.strategy_config import StrategyConfig
 from qts.risk import OrderProposal, RiskLimits, RiskSnapshot
 from qts.strategies import Signal

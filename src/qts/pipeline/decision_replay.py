@@ -33,10 +33,9 @@ from qts.pipeline.decision_journal import (
     encode,
     read_journal,
 )
-from qts.pipeline.evaluate import evaluate
-from qts.pipeline.journaled_portfolio import ReplayedStore
+from qts.pipeline.journaled_run import ReplayedStore
 from qts.pipeline.portfolio import AccountChange
-from qts.pipeline.steps import decide, extract, transform
+from qts.pipeline.steps import decide, evaluate, extract, transform
 from qts.pipeline.strategy_call import MarketCalls, call_strategy, call_with_update
 from qts.risk import PreTradeGate, Refusal
 from qts.strategies import NoState, Strategy, encode_state

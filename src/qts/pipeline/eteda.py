@@ -19,18 +19,25 @@ from msgspec.structs import replace
 from qts import telemetry
 from qts.domain import Clock, QtsError
 from qts.events import Payload
-from qts.events import payloads as p
 from qts.pipeline.act import OrderSubmitter, act
-from qts.pipeline.config import PipelineConfig
-from qts.pipeline.cycle import Cycle, StepFailedError
+from qts.pipeline.cycle import Cycle, CycleReporter, StepFailedError
 from qts.pipeline.decision_journal import DecideEntry, Entry, ExtractEntry
-from qts.pipeline.evaluate import evaluate
 from qts.pipeline.order_changer import CancelOrder, OrderChanger
-from qts.pipeline.order_slots import OrderSlot, one_of_each, slots_of, symbol_of
 from qts.pipeline.portfolio import Portfolio
 from qts.pipeline.runner import StrategyRunner
-from qts.pipeline.steps import DecisionPolicy, decide, extract, transform
+from qts.pipeline.steps import (
+    DecisionPolicy,
+    OrderSlot,
+    decide,
+    evaluate,
+    extract,
+    one_of_each,
+    slots_of,
+    symbol_of,
+    transform,
+)
 from qts.pipeline.stop_orders import StopOrders
+from qts.pipeline.strategy_config import PipelineConfig
 from qts.risk import CODES, GUARDRAILS, OrderProposal, RiskLimits
 from qts.strategies import Cancel, Replace, Signal
 
@@ -46,7 +53,6 @@ FAR_TOO_LONG = 10
 _OF_THE_ACCOUNT = frozenset(("GR001", "GR020", "GR061", "GR062"))  # not of one symbol
 
 GUARDRAIL_INTERVAL_S = 600.0  # between two of a code for a symbol, or for the account
-
 
 Settled = Callable[[Signal], object]
 
@@ -95,7 +101,8 @@ class EtedaPipeline:
         self._portfolio = portfolio
         self._submitter = submitter
         self._limits = limits
-        self._policy, self._emit, self._trip = hooks.policy, hooks.emit, hooks.trip
+        self._policy, self._trip = hooks.policy, hooks.trip
+        self._reporter = CycleReporter(hooks.emit)
         self._record, self._precheck = hooks.record, hooks.precheck
         self._is_ready, self._next_number = hooks.is_ready, hooks.next_number
         self._clock = clock
@@ -276,7 +283,7 @@ class EtedaPipeline:
         self, cycle: Cycle, read_signals: Callable[[], Awaitable[list[Signal]]]
     ) -> Cycle:
         """Run Extract to Decide and journal their inputs and results."""
-        number, key = cycle.number, cycle.strategy_key
+        number, key, report = cycle.number, cycle.strategy_key, self._reporter
         signals: list[Signal] = []
         policy, view = DecisionPolicy(), self._portfolio.view()
         if self._record is not None:
@@ -303,15 +310,15 @@ class EtedaPipeline:
         try:
             began_ns = self._clock.monotonic_ns()
             cycle = extract(cycle, view)
-            self._emit("EXTRACT_COMPLETE", self._step(number, began_ns))
+            report.step("EXTRACT_COMPLETE", number, self._clock.monotonic_ns() - began_ns)
             began_ns = self._clock.monotonic_ns()
             cycle = transform(cycle)
-            self._emit("TRANSFORM_COMPLETE", self._step(number, began_ns))
+            report.step("TRANSFORM_COMPLETE", number, self._clock.monotonic_ns() - began_ns)
             signals, policy = await read_signals(), self._policy()
-            self._emit_generated(cycle, signals)
+            report.generated(cycle, signals)
             owners, version = self._portfolio.owners_at()
             cycle = evaluate(cycle, signals, self._limits, self._portfolio.instruments, owners)
-            self._emit_signals(cycle)
+            report.sized(cycle)
             cycle = decide(cycle, policy)
         except StepFailedError as error:
             record_decision(error.code)
@@ -320,56 +327,8 @@ class EtedaPipeline:
             record_decision("FS030")
             raise
         record_decision()
-        self._emit_decisions(cycle)
+        report.decided(cycle)
         return cycle
-
-    def _step(self, number: int, began_ns: int) -> p.StepComplete:
-        took_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
-        return p.StepComplete(cycle=number, duration_ms=took_ms)
-
-    def _emit_generated(self, cycle: Cycle, signals: list[Signal]) -> None:
-        """Report what the strategy returned; Evaluate refuses what is not a signal."""
-        for each in signals:
-            if isinstance(each, Signal):
-                self._emit(
-                    "SIGNAL_GENERATED",
-                    p.SignalPayload(
-                        symbol=each.symbol,
-                        side=each.side,
-                        strategy_type=cycle.strategy_key,
-                        strength=each.confidence,
-                    ),
-                )
-
-    def _emit_signals(self, cycle: Cycle) -> None:
-        """Report the signals that have a quantity within the limits."""
-        for each in cycle.evaluations:
-            if not each.approved:
-                continue
-            self._emit(
-                "STRATEGY_SIGNAL",
-                p.SignalPayload(
-                    symbol=each.signal.symbol,
-                    side=each.signal.side,
-                    strategy_type=cycle.strategy_key,
-                    strength=each.signal.confidence,
-                    price=float(each.price or 0),
-                ),
-            )
-
-    def _emit_decisions(self, cycle: Cycle) -> None:
-        for each in cycle.decisions:
-            if each.proposal is not None:
-                self._emit(
-                    "ORDER_DECISION",
-                    p.OrderDecision(
-                        symbol=each.proposal.symbol,
-                        side=each.proposal.side,
-                        qty=float(each.proposal.quantity),
-                        price=float(each.proposal.price or 0),
-                        strategy_type=cycle.strategy_key,
-                    ),
-                )
 
     def _raise_guardrails(self, cycle: Cycle) -> None:
         """Raise the guardrails that refused proposals of the cycle."""

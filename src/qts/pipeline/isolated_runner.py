@@ -34,29 +34,26 @@ from msgspec.structs import astuple
 from qts import telemetry
 from qts.domain import OrderBook, Tick
 from qts.pipeline.decision_journal import RestartEntry, StateEntry, StrategyCallEntry
-from qts.pipeline.process_protocol import (
+from qts.pipeline.runner import StrategyRunner
+from qts.pipeline.runner_hooks import RunnerHooks, Then, resolve, tick_key, trace_call
+from qts.pipeline.strategy_call import (
     LENGTH,
+    BarInput,
+    CallError,
     Instructions,
+    MarketCalls,
+    Moment,
     StrategyFailed,
     StrategyHello,
     StrategyReady,
     StrategyReply,
     StrategyRequest,
+    StrategyUpdate,
     decode_reply,
     frame,
-)
-from qts.pipeline.runner import StrategyRunner
-from qts.pipeline.runner_hooks import RunnerHooks, Then, resolve
-from qts.pipeline.strategy_call import (
-    BarInput,
-    CallError,
-    MarketCalls,
-    Moment,
-    StrategyUpdate,
     has_method,
 )
 from qts.pipeline.strategy_config import StrategyConfig
-from qts.pipeline.traces import tick_key, trace_call
 from qts.strategies import Instruction, Strategy
 
 _ENDED = telemetry.counter(

@@ -13,17 +13,20 @@ from typing import Any
 
 from qts._native import die_with_parent
 from qts.domain import OrderBook, RefusedError, Tick
-from qts.pipeline.process_protocol import (
+from qts.pipeline.strategy_call import (
     LENGTH,
+    MarketCalls,
+    StateWatch,
     StrategyFailed,
     StrategyHello,
     StrategyReady,
     StrategyReply,
     StrategyRequest,
+    call_strategy,
+    call_with_update,
     decode_request,
     frame,
 )
-from qts.pipeline.strategy_call import MarketCalls, StateWatch, call_strategy, call_with_update
 from qts.strategies import Strategy
 
 NICE = 10  # trading gets the CPU first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime
@@ -134,7 +135,7 @@ def _sum(quantities: Iterable[Decimal]) -> Decimal:
     return total
 
 
-def _log_failure(task: asyncio.Task[_Reading]) -> None:
+def _log_failure(task: asyncio.Task[AccountReading]) -> None:
     """A reader that waits for it gets the error; a refresh has none."""
     if not task.cancelled() and (error := task.exception()):
         log.debug("account state not read", error=str(error))
@@ -166,15 +167,104 @@ class AccountVersion:
             listener()
 
 
+class AccountReading(NamedTuple):
+    """The account state as it was read, with the version and the day it is good for."""
+
+    state: AccountState
+    version: int
+    day: datetime
+    at: datetime
+    began_ns: int
+
+
+class AccountStateReader:
+    """Account state in memory, read again in the background after every change of this run.
+
+    What other processes change (a freeze, an adoption) is not noticed here: the statement that
+    stores an order compares the facts again, and a caller that is refused reads them with `fresh`.
+    """
+
+    def __init__(
+        self, database: Database, account: AccountKey, version: AccountVersion, clock: Clock
+    ) -> None:
+        self._database = database
+        self._account = account
+        self.version = version
+        self._clock = clock
+        self._known: AccountReading | None = None
+        self._reading: tuple[int, asyncio.Task[AccountReading]] | None = None  # version, task
+        self._refresh: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first read
+        version.add_listener(self._on_advance)
+
+    async def read(self, *, max_age_s: float = math.inf, fresh: bool = False) -> AccountReading:
+        """Return the state of this version and day; with `fresh`, one that is read now.
+
+        One that is older than `max_age_s` is read again, once for all who wait for it.
+        """
+        self._loop = asyncio.get_running_loop()
+        known, version = self._known, self.version.value
+        is_current = (
+            known is not None
+            and known.version == version
+            and known.day == trading_day_start(self._clock.now())
+            and self._clock.monotonic_ns() - known.began_ns <= max_age_s * 1e9
+        )
+        if known is not None and is_current and not fresh:
+            return known
+        if self._reading is None or self._reading[0] != version or fresh:
+            return await asyncio.shield(self._start(version))
+        return await asyncio.shield(self._reading[1])
+
+    def _start(self, version: int) -> asyncio.Task[AccountReading]:
+        task = asyncio.create_task(self._read(version))
+        self._reading = version, task
+        task.add_done_callback(_log_failure)
+        return task
+
+    async def _read(self, version: int) -> AccountReading:
+        now, began_ns = self._clock.now(), self._clock.monotonic_ns()
+        day = trading_day_start(now)
+        try:
+            state = await load_account_state(self._database, self._account, day, now)
+        finally:
+            if self._reading is not None and self._reading[1] is asyncio.current_task():
+                self._reading = None
+        reading = AccountReading(state, version, day, now, began_ns)
+        if self._known is None or reading.began_ns >= self._known.began_ns:
+            self._known = reading
+        return reading
+
+    def _on_advance(self) -> None:
+        """Read the state soon; called on any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._schedule_refresh)
+
+    def _schedule_refresh(self) -> None:
+        """Read the state after a delay: an update mostly comes with others."""
+        if self._refresh is None:
+            loop = asyncio.get_running_loop()
+            self._refresh = loop.call_later(REFRESH_DELAY_S, self._start_refresh)
+
+    def _start_refresh(self) -> None:
+        self._refresh = None
+        version = self.version.value
+        if self._known is not None and self._known.version != version and self._reading is None:
+            self._start(version).add_done_callback(lambda _task: self._refresh_again())
+
+    def _refresh_again(self) -> None:
+        known = self._known
+        if known is not None and known.version != self.version.value:
+            self._schedule_refresh()
+
+
 class RiskSources(NamedTuple):
     """Where the parts of a snapshot come from."""
 
-    database: Database
-    account: AccountKey
+    states: AccountStateReader
     cache: Cache
     portfolio: Portfolio
     monitor: SafetyMonitor
-    version: AccountVersion
     freezing: Container[str]  # frozen, not yet in the database
     unwatched: Callable[[], Container[str]]  # positions without stops
     is_reconciled: Callable[[], bool]
@@ -211,34 +301,15 @@ def quote_of(price: CachedPrice, now: datetime, base: Decimal | None = None) -> 
     return QuoteSnapshot(last=price.last, bid=price.bid, ask=price.ask, age_ms=age_ms, base=base)
 
 
-class _Reading(NamedTuple):
-    """The account state as it was read, with the version and the day it is good for."""
-
-    state: AccountState
-    version: int
-    day: datetime
-    began_ns: int
-
-
 class RiskSnapshotReader:
-    """Reads prices from the cache or the last tick, and the account state from memory.
-
-    The state in memory is read again in the background after every change of this run. What other
-    processes change (a freeze, an adoption) is not noticed here: the statement that stores an order
-    compares the facts again, and a caller that is refused reads them with `fresh`.
-    """
+    """Reads prices from the cache or the last tick, and the account state from memory."""
 
     def __init__(self, sources: RiskSources, clock: Clock) -> None:
         self._sources = sources
         self._clock = clock
-        self._known: _Reading | None = None
-        self._reading: tuple[int, asyncio.Task[_Reading]] | None = None  # version, task
-        self._refresh: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        sources.version.add_listener(self._on_advance)
 
     async def __call__(self, proposal: OrderProposal, *, fresh: bool = False) -> RiskSnapshot:
-        reading = await self._account_state(fresh)
+        reading = await self._sources.states.read(fresh=fresh)
         account = reading.state
         return RiskSnapshot(
             instrument=self._sources.portfolio.instruments[proposal.symbol],
@@ -252,59 +323,6 @@ class RiskSnapshotReader:
                 proposal.symbol, account, reading.day, self._clock.monotonic_ns() - reading.began_ns
             ),
         )
-
-    async def _account_state(self, fresh: bool) -> _Reading:
-        """Return the state of this version and day; with `fresh`, one that is read now."""
-        known, version = self._known, self._sources.version.value
-        is_current = (
-            known is not None
-            and known.version == version
-            and known.day == trading_day_start(self._clock.now())
-        )
-        if known is not None and is_current and not fresh:
-            return known
-        if self._reading is None or self._reading[0] != version or fresh:
-            task = asyncio.create_task(self._read(version))
-            self._reading = version, task
-            task.add_done_callback(_log_failure)
-        return await asyncio.shield(self._reading[1])
-
-    async def _read(self, version: int) -> _Reading:
-        now, began_ns = self._clock.now(), self._clock.monotonic_ns()
-        day, sources = trading_day_start(now), self._sources
-        try:
-            state = await load_account_state(sources.database, sources.account, day, now)
-        finally:
-            if self._reading is not None and self._reading[1] is asyncio.current_task():
-                self._reading = None
-        reading = _Reading(state, version, day, began_ns)
-        if self._known is None or reading.began_ns >= self._known.began_ns:
-            self._known = reading
-        return reading
-
-    def _on_advance(self) -> None:
-        """Read the state soon; called on any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._schedule_refresh)
-
-    def _schedule_refresh(self) -> None:
-        """Read the state after a delay: an update mostly comes with others."""
-        if self._refresh is None:
-            self._refresh = self._loop.call_later(REFRESH_DELAY_S, self._start_refresh)
-
-    def _start_refresh(self) -> None:
-        self._refresh = None
-        version = self._sources.version.value
-        if self._known is not None and self._known.version != version and self._reading is None:
-            task = asyncio.create_task(self._read(version))
-            self._reading = version, task
-            task.add_done_callback(_log_failure)
-            task.add_done_callback(lambda _task: self._refresh_again())
-
-    def _refresh_again(self) -> None:
-        known = self._known
-        if known is not None and known.version != self._sources.version.value:
-            self._schedule_refresh()
 
     async def _quote(self, symbol: str) -> QuoteSnapshot | None:
         try:

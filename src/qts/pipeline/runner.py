@@ -33,11 +33,11 @@ from msgspec.structs import astuple
 from qts import telemetry
 from qts.domain import Bar, Clock, RefusedError, Tick
 from qts.pipeline.decision_journal import ParamsEntry, StrategyCallEntry
-from qts.pipeline.process_protocol import Instructions
-from qts.pipeline.runner_hooks import RunnerHooks, StateGate, Then, resolve
+from qts.pipeline.runner_hooks import RunnerHooks, StateGate, Then, TickInbox, resolve, trace_call
 from qts.pipeline.strategy_call import (
     BarInput,
     CallError,
+    Instructions,
     MarketCalls,
     Moment,
     StrategyUpdate,
@@ -46,8 +46,6 @@ from qts.pipeline.strategy_call import (
     has_method,
     takes_updates,
 )
-from qts.pipeline.tick_inbox import TickInbox
-from qts.pipeline.traces import trace_call
 from qts.strategies import (
     Cancel,
     Instruction,

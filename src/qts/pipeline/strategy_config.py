@@ -1,4 +1,4 @@
-"""Instances of strategies: what the settings say of each, checked, and the strategy made of it.
+"""Settings of the pipeline and of strategies: checked, and the strategies made of them.
 
 [[strategy]] ──────────────────────────┐
 pipeline.strategies, the short form ───┴─▶ StrategyConfig with a name ─▶ Strategy
@@ -11,20 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from qts.domain import (
-    MANUAL,
-    STOPS,
-    RefusedError,
-    assumed_instrument,
-    check_name,
-    name_choices,
-)
+from qts.domain import MANUAL, STOPS, RefusedError, assumed_instrument, check_name, name_choices
 from qts.risk import (
     PositionStops,
     RiskLimits,
@@ -35,8 +29,38 @@ from qts.risk import (
 )
 
 if TYPE_CHECKING:
-    from qts.pipeline.config import PipelineConfig
     from qts.strategies import Strategy
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cycles and strategies."""
+
+    interval_ms: Annotated[
+        int, Meta(ge=500, le=3000, description="between the starts of two cycles")
+    ] = 1000
+    fill_timeout_s: Annotated[
+        float, Meta(gt=0, le=60, description="how long a cycle waits for its fills")
+    ] = 5.0
+    signal_ttl_s: Annotated[
+        float, Meta(gt=0, le=300, description="a signal older than this is not sent")
+    ] = 5.0
+    strategies: Annotated[
+        tuple[str, ...],
+        Meta(description="class of each strategy: the short form of [[strategy]] tables"),
+    ] = ()
+    isolated_strategies: Annotated[
+        tuple[str, ...],
+        Meta(description='names of strategies that run in separate processes; "*": all'),
+    ] = ()
+    journal: Annotated[
+        Path | None,
+        Meta(description="folder of decision journals, for qts explain; unset: none"),
+    ] = None
+    params: Annotated[
+        tuple[str, ...],
+        Meta(description="parameters of strategies, each as rsi_scalper.length=20"),
+    ] = ()
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _RESERVED = {MANUAL: "orders of the operator", STOPS: "orders of the stops"}

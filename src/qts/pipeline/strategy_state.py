@@ -1,4 +1,4 @@
-"""States of strategies in PostgreSQL: restored at the start, stored before a decision is acted on.
+"""States and parameters of strategies in PostgreSQL, stored and read while a run calls them.
 
     call returned, state changed ─▶ keep(state, then) ─▶ durable commit ─▶ then: signals leave
                    nothing returned ─▶ keep(state)    ─▶ the same, within half a second
@@ -6,6 +6,8 @@
 Invariant: whatever a strategy returned is acted on after the state of the end of that call is
 durable. So a state that is restored, after `kill -9` too, is that of the last call whose signals
 left, or of a later one. One commit stores the states of all strategies that changed.
+
+Parameters are what the operator sets during a run; the run reads and applies them.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import msgspec
 
 from qts import telemetry
 from qts.brokers import AccountTakenError
+from qts.cache import Cache, Invalidation
 from qts.database import Database
-from qts.domain import AccountKey, OperationError
+from qts.domain import AccountKey, OperationError, RefusedError
 from qts.pipeline.decision_journal import Entry, StateEntry
 from qts.pipeline.runner import StrategyRunner
 from qts.pipeline.runner_hooks import Then
@@ -44,6 +47,9 @@ _LIST = (
     " WHERE broker = $1 AND account = $2 ORDER BY strategy_key"
 )
 _CLEAR = "DELETE FROM strategy_state WHERE broker = $1 AND account = $2 AND strategy_key = $3"
+
+CHANNEL = "qts_strategy_params"
+_PARAMS = "SELECT strategy_key, params, version, changed_by FROM strategy_params"
 
 
 class StrategyStates:
@@ -153,3 +159,55 @@ async def list_states(database: Database, account: AccountKey) -> list[StrategyS
 async def clear_state(database: Database, account: AccountKey, key: str) -> bool:
     """Remove the stored state of a strategy; return whether there was one."""
     return await database.execute(_CLEAR, *account, key) != "DELETE 0"
+
+
+class StrategyParamsWatcher:
+    """Applies parameters as they change; `load` before the first tick, then `run`."""
+
+    def __init__(
+        self, database: Database, runners: Mapping[str, StrategyRunner], cache: Cache | None
+    ) -> None:
+        self._database = database
+        self._runners = runners
+        self._cache = cache
+        self._versions: dict[str, int] = {}
+
+    async def load(self) -> None:
+        """Apply the stored parameters; log and skip those a strategy refuses."""
+        for row in await self._database.fetch(_PARAMS):
+            key = row["strategy_key"]
+            if self._versions.get(key) != row["version"]:
+                self._versions[key] = row["version"]
+                await self._apply(key, row["params"], row["changed_by"])
+
+    async def run(self) -> None:
+        async with self._database.listen(CHANNEL) as listener:
+            # The first comes once listening starts: changes before that are read, too.
+            async for _ in listener:
+                await self._load_until_read()
+
+    async def _load_until_read(self) -> None:
+        while True:
+            try:
+                return await self.load()
+            except OperationError as error:
+                log.warning("strategy parameters not read; retrying", error=str(error))
+            await asyncio.sleep(RETRY_INTERVAL_S)
+
+    async def _apply(self, key: str, params: Mapping[str, Any], actor: str) -> None:
+        runner = self._runners.get(key)
+        if runner is None:
+            return
+        before = msgspec.to_builtins(runner.params)
+        try:
+            runner.set_params(runner.strategy.parse_params({**before, **params}))
+        except RefusedError as error:
+            log.error("strategy parameters refused", strategy=key, error=str(error))
+            return
+        log.warning("strategy parameters changed", strategy=key, actor=actor, params=params)
+        if self._cache is None:
+            return
+        try:
+            await self._cache.invalidate(Invalidation("strategy", key))
+        except OperationError as error:
+            log.warning("cache invalidation failed", kind="strategy", error=str(error))

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from qts import telemetry
 from qts.domain import Clock, QtsError, Timeframe
 from qts.history import RecentBars
-from qts.pipeline.bar_publisher import BarPublisher
-from qts.pipeline.warming_series import BASES, WarmingSeries
+from qts.pipeline.bar_publisher import BASES, BarPublisher, WarmingSeries
 from qts.strategies import BarSubscription, WarmUpCount
 
 log = telemetry.logger("pipeline")

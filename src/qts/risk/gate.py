@@ -14,7 +14,7 @@ import msgspec
 
 from qts import telemetry
 from qts.domain import OrderType, Side
-from qts.risk.limits import RiskLimits
+from qts.risk.config import RiskLimits
 from qts.risk.proposal import ApprovedOrder, OrderProposal, Reason, Refusal, RiskSnapshot, approve
 
 log = telemetry.logger("risk")

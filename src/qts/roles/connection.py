@@ -1,23 +1,33 @@
-"""Connection of a role to NATS: subjects, durable streams, publishing until it is confirmed."""
+"""Connection of a role to NATS: subjects, durable streams, their publishing and consuming.
+
+feed ─▶ strategies, execution      FeedFrame, FeedHeartbeat     core NATS, numbered
+strategies, execution ─▶ feed      WatchRequest, NewestRequest  core NATS
+strategies ─▶ execution            SignalMessage                JetStream
+execution ─▶ strategies            ReportMessage                JetStream
+
+Messages are MessagePack.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
 from qts import telemetry
-from qts.domain import AccountKey, RefusedError, Secret, UnreachableError
+from qts.domain import AccountKey, QtsError, RefusedError, Secret, UnreachableError
 from qts.outbox import NatsBusConfig, close_nats, connect_nats, nats_address, nats_errors, nats_urls
-from qts.roles.status import RoleStatus
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
 
 LOOPBACK = Secret("nats://127.0.0.1:4222")
 REPLY_TIMEOUT_S = 2.0
@@ -26,11 +36,45 @@ START_TIMEOUT_S = 20.0  # of a cluster that elects a leader
 MAX_STORED = 1_000_000
 EXPORT_INTERVAL_S = 1.0
 _NAME_IN_USE = 10058
+ACK_WAIT_S = 5.0
+FETCH_TIMEOUT_S = 1.0
+MAX_IN_FLIGHT = 1000
+CLOSE_TIMEOUT_S = 5.0
+
+Role = Literal["all", "feed", "strategies", "execution"]
+# Takes a message in the order of the stream until its first wait; returns whether it took effect.
+HandleMessage = Callable[[bytes], Awaitable[bool]]
 
 log = telemetry.logger("roles")
+encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 _FIGURES = telemetry.gauge(
     "qts_role_figures", "what a role sent, received, missed and has pending", ("figure",)
 )
+
+
+class RoleStatus(msgspec.Struct, kw_only=True):
+    """Counters of one role since its start; `pending` ones are of now."""
+
+    frames_sent: int = 0
+    ticks_sent: int = 0
+    frames_received: int = 0
+    ticks_received: int = 0
+    gaps: int = 0  # breaks in the numbers of frames
+    frames_missed: int = 0
+    gaps_healed: int = 0
+    ticks_healed: int = 0  # newest ticks that replaced missed ones
+    gaps_pending: int = 0  # not healed yet
+    signals_sent: int = 0
+    signals_received: int = 0
+    signals_stale: int = 0  # entries that were too old to be sent
+    signals_outdated: int = 0  # entries that were decided before an order of their symbol changed
+    signals_pending: int = 0  # not confirmed by NATS yet
+    reports_sent: int = 0
+    reports_received: int = 0
+    reports_pending: int = 0
+    duplicates: int = 0  # messages that came again and changed nothing
+    refused: int = 0  # messages that could not be read
+    reconnects: int = 0
 
 
 class DurableStream(NamedTuple):
@@ -212,3 +256,108 @@ class RoleConnection:
         except nats_errors() as error:
             return error
         return None
+
+
+class DurableReceiver:
+    """Consumer of one subject, of which there is one at a time; `run` until cancelled.
+
+    A message is acknowledged after what it says took effect:
+
+    delivered ─▶ handling ──True──▶ acknowledged, removed
+                   │  └──False, error, kill -9──▶ delivered again after ACK_WAIT_S
+                   └─ every third of it: in progress
+    """
+
+    def __init__(
+        self, connection: RoleConnection, stream: DurableStream, subject: str, handle: HandleMessage
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._subject = subject
+        self._handle = handle
+        self._in_flight: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._consume()
+                except nats_errors() as error:
+                    if due := telemetry.log_every(10.0, self._subject):
+                        log.warning("consuming failed; retrying", error=repr(error), **due)
+                    await asyncio.sleep(RETRY_INTERVAL_S)
+        finally:
+            await self._close()
+
+    async def _consume(self) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        jetstream, durable = self._connection.jetstream, self._subject.replace(".", "_")
+        await jetstream.add_consumer(
+            self._stream.name,
+            ConsumerConfig(
+                durable_name=durable,
+                filter_subject=self._subject,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=ACK_WAIT_S,
+                max_deliver=-1,
+                max_ack_pending=MAX_IN_FLIGHT,
+            ),
+        )
+        inbox = await jetstream.pull_subscribe_bind(consumer=durable, stream=self._stream.name)
+        try:
+            while True:
+                raise_if_cancelled()
+                message = await _next(inbox)
+                if message is None:
+                    continue
+                task = asyncio.create_task(self._run(message))
+                self._in_flight.add(task)
+                task.add_done_callback(self._in_flight.discard)
+        finally:
+            with suppress(*nats_errors()):
+                await inbox.unsubscribe()
+
+    async def _run(self, message: Msg) -> None:
+        """Handle a message and acknowledge it."""
+        handling = asyncio.ensure_future(self._handle(message.data))
+        try:
+            while not (await asyncio.wait({handling}, timeout=ACK_WAIT_S / 3))[0]:
+                with suppress(*nats_errors()):
+                    await message.in_progress()
+                raise_if_cancelled()
+        except asyncio.CancelledError:
+            handling.cancel()
+            with suppress(*nats_errors()):
+                await message.nak()  # the next consumer has it at once
+            raise
+        try:
+            has_effect = handling.result()
+        except QtsError as error:
+            log.warning("message not handled; it comes again", error=str(error))
+            return
+        if has_effect:
+            with suppress(*nats_errors()):  # then it comes again, as a duplicate
+                await message.ack()
+
+    async def _close(self) -> None:
+        """Wait for what is in flight, then return the rest to the stream."""
+        if self._in_flight:
+            _, left = await asyncio.wait(self._in_flight, timeout=CLOSE_TIMEOUT_S)
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+
+
+async def _next(inbox: JetStreamContext.PullSubscription) -> Msg | None:
+    """Return the next message; None if there is none for a while."""
+    # In a task: the client takes a cancellation for the end of its wait.
+    fetching = asyncio.ensure_future(inbox.fetch(1, timeout=FETCH_TIMEOUT_S))
+    try:
+        await asyncio.wait({fetching})
+        return fetching.result()[0]
+    except TimeoutError:
+        return None
+    finally:
+        fetching.cancel()

@@ -13,19 +13,13 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from qts import telemetry
 from qts.domain import OrderBook, Tick
 from qts.feed import FeedCallbacks, FeedStatus, Surge
 from qts.outbox import nats_errors
-from qts.roles.connection import RoleConnection
-from qts.roles.messages import (
-    FeedFrame,
-    FeedHeartbeat,
-    TickRow,
-    decode_newest,
-    decode_watch,
-    encode,
-)
+from qts.roles.connection import RoleConnection, encode
 from qts.venues import IndexQuote
 
 if TYPE_CHECKING:
@@ -35,6 +29,74 @@ FRAME_INTERVAL_S = 0.001
 HEARTBEAT_INTERVAL_S = 0.5
 
 log = telemetry.logger("roles")
+
+
+class TickRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A tick, the base price of its symbol, and the number of the frame that it was sent in."""
+
+    symbol: str
+    price: float
+    volume: float
+    bid: float
+    ask: float
+    at: float
+    venue_at: float
+    base: float
+    number: int = 0
+
+    @classmethod
+    def of(cls, tick: Tick, base: float, number: int) -> TickRow:
+        prices = tick.price, tick.volume, tick.bid, tick.ask
+        return cls(tick.symbol, *prices, tick.at, tick.venue_at, base, number)
+
+    def tick(self, now: float) -> Tick:
+        """Return the tick as it is received now; a clock that is ahead makes none of the future."""
+        prices = self.price, self.volume, self.bid, self.ask
+        return Tick(self.symbol, *prices, min(self.at, now), self.venue_at)
+
+
+class FeedFrame(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """What a feed delivered within a millisecond; frames of a publisher are numbered from 1.
+
+    As the answer to a NewestRequest: the newest ticks, of all frames up to `number`.
+    """
+
+    publisher: str
+    number: int
+    ticks: tuple[TickRow, ...] = ()
+    books: tuple[OrderBook, ...] = ()
+    indices: tuple[IndexQuote, ...] = ()
+    volumes: tuple[Surge, ...] = ()
+
+
+class FeedHeartbeat(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """Sign of life of a feed: the number of its last frame, and the ages of watched prices."""
+
+    publisher: str
+    number: int
+    status: FeedStatus
+    ages: dict[str, float]
+
+
+class WatchRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Symbols that are held or on order, most important first."""
+
+    symbols: tuple[str, ...]
+    on_order: tuple[str, ...]
+
+
+class NewestRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Request for the newest tick of each symbol that has one in a frame after this number."""
+
+    after: int
+
+
+_feed: msgspec.msgpack.Decoder[FeedFrame | FeedHeartbeat] = msgspec.msgpack.Decoder(
+    FeedFrame | FeedHeartbeat
+)
+decode_feed = _feed.decode
+decode_watch = msgspec.msgpack.Decoder(WatchRequest).decode
+decode_newest = msgspec.msgpack.Decoder(NewestRequest).decode
 
 
 class PublishedFeed(Protocol):

@@ -22,7 +22,7 @@ from qts.database import Database
 from qts.domain import Fill, OrderSnapshot, OrderState, Side
 from qts.outbox import TRADE_EVENT, Delivery, EventDispatcher, RetryableError
 from qts.pipeline import StrategyUpdate
-from qts.roles.report_sender import ReportSender
+from qts.roles.remote_strategies import ReportSender
 
 STORED_TIMEOUT_S = 20.0
 

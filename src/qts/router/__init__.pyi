@@ -17,6 +17,7 @@ from qts.router.indicators import BarIndicator as BarIndicator
 from qts.router.indicators import bar_indicator as bar_indicator
 from qts.router.indicators import step_indicator as step_indicator
 from qts.router.journal import JournalConfig as JournalConfig
+from qts.router.journal import JournalReplay as JournalReplay
 from qts.router.market import BAR as BAR
 from qts.router.market import TICK as TICK
 from qts.router.market import BarSession as BarSession
@@ -24,8 +25,6 @@ from qts.router.market import ClosedBars as ClosedBars
 from qts.router.market import MarketCounts as MarketCounts
 from qts.router.market import MarketPlane as MarketPlane
 from qts.router.market import bar_session as bar_session
-from qts.router.pacing import BurstProfile as BurstProfile
-from qts.router.pacing import Pacing as Pacing
 from qts.router.plan import Layout as Layout
 from qts.router.plan import PlacementPlan as PlacementPlan
 from qts.router.plan import WaitStrategy as WaitStrategy
@@ -34,7 +33,6 @@ from qts.router.plan import plan_placement as plan_placement
 from qts.router.progress import ProgressLine as ProgressLine
 from qts.router.progress import RunSnapshot as RunSnapshot
 from qts.router.progress import watch_run as watch_run
-from qts.router.replay import JournalReplay as JournalReplay
 from qts.router.report import Percentiles as Percentiles
 from qts.router.report import QueueLocation as QueueLocation
 from qts.router.report import RouterReport as RouterReport
@@ -47,6 +45,8 @@ from qts.router.report import read_stream_digests as read_stream_digests
 from qts.router.report import save_last_report as save_last_report
 from qts.router.router import Options as Options
 from qts.router.router import Router as Router
+from qts.router.scenario import BurstProfile as BurstProfile
+from qts.router.scenario import Pacing as Pacing
 from qts.router.scenario import Scenario as Scenario
 from qts.router.scenario import builtin_scenarios as builtin_scenarios
 from qts.router.scenario import load_scenario as load_scenario

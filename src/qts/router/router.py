@@ -15,11 +15,25 @@ import numpy as np
 from qts import _native
 from qts.domain import OperationError, RefusedError
 from qts.machine import detect_topology
-from qts.router import results
-from qts.router.assemble import TYPES, add_live_sources, add_producers, assemble, native_handler
-from qts.router.handlers import MESSAGE, Indicator, MessageHandler, Messages, as_handler
+from qts.router.handlers import (
+    MESSAGE,
+    Indicator,
+    MessageHandler,
+    Messages,
+    as_handler,
+    message_array,
+)
 from qts.router.journal import JournalConfig
-from qts.router.messages import message_array
+from qts.router.native_router import (
+    TYPES,
+    add_live_sources,
+    add_producers,
+    assemble,
+    collect_report,
+    native_handler,
+    snapshot,
+    streams,
+)
 from qts.router.plan import PlacementPlan
 from qts.router.plan import plan_placement as make_plan
 from qts.router.progress import DRAIN_SECONDS, RunSnapshot
@@ -158,7 +172,7 @@ class Router:
                     return accepted
 
     def snapshot(self) -> RunSnapshot:
-        return results.snapshot(self._native)
+        return snapshot(self._native)
 
     @property
     def delivered(self) -> int:
@@ -178,13 +192,11 @@ class Router:
         self._end()
         if self._report is None:
             offered = None if self._live else self.scenario.total_messages
-            report = results.collect_report(
-                self._native, self.scenario.scenario, self.plan, offered
-            )
+            report = collect_report(self._native, self.scenario.scenario, self.plan, offered)
             self._report = msgspec.structs.replace(
                 report,
                 seconds=round(self._seconds or 0.0, 6),
-                streams=results.streams(self._native) if self.options.digest else (),
+                streams=streams(self._native) if self.options.digest else (),
                 notes=tuple(self._notes(report)),
             )
         return self._report

@@ -1,11 +1,11 @@
-from qts.simulators.clock import SimulatedClock as SimulatedClock
 from qts.simulators.config import KisKey as KisKey
 from qts.simulators.config import KisSimulatorConfig as KisSimulatorConfig
 from qts.simulators.config import MarketConfig as MarketConfig
+from qts.simulators.config import RequestLimits as RequestLimits
 from qts.simulators.config import UpbitKey as UpbitKey
 from qts.simulators.config import UpbitSimulatorConfig as UpbitSimulatorConfig
 from qts.simulators.control import Fault as Fault
 from qts.simulators.kis.simulator import KisSimulator as KisSimulator
-from qts.simulators.rate_limits import RequestLimits as RequestLimits
+from qts.simulators.server import SimulatedClock as SimulatedClock
 from qts.simulators.server import Simulator as Simulator
 from qts.simulators.upbit.simulator import UpbitSimulator as UpbitSimulator

@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from qts.simulators.rate_limits import RequestLimits, Shape
+Shape = Literal["sliding", "fixed"]
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests allowed in any second, minute and day; 0 is no limit."""
+
+    second: Annotated[int, Meta(ge=0, description="requests in a second")] = 18
+    minute: Annotated[int, Meta(ge=0, description="requests in a minute")] = 1_000
+    day: Annotated[int, Meta(ge=0, description="requests in a day")] = 100_000
+
 
 REAL_LIMITS = RequestLimits()
 PAPER_LIMITS = RequestLimits(second=1, minute=60, day=86_400)

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from qts.simulators.market.sessions import moment_of
+from qts.simulators.market.rules import moment_of
 
 Kind = Literal[
     "limit",  # rate-limited below the limit

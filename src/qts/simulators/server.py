@@ -1,4 +1,4 @@
-"""Base of both simulators: HTTP server, market clock, control API and faults."""
+"""Base of both simulators: clocks, request windows, HTTP server, control API, faults."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, Self
 
@@ -15,8 +16,152 @@ import msgspec
 from aiohttp import web
 
 from qts.domain import Clock, RefusedError, SystemClock
-from qts.simulators.clock import MarketClock
+from qts.simulators.config import RequestLimits, Shape
 from qts.simulators.control import AFTER, BEFORE, ControlApi, Fault, FaultInjector
+
+_NS = 10**9
+
+
+class SimulatedClock:
+    """Clock for a client that runs at the speed of a simulator."""
+
+    def __init__(self, clock: Clock, start: datetime, speed: float) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._milli = round(speed * 1000)
+        self._start = start.astimezone(UTC)
+        self._began_ns = self.monotonic_ns()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(microseconds=(self.monotonic_ns() - self._began_ns) // 1000)
+
+    def monotonic_ns(self) -> int:
+        """Return a multiple of the machine's time, so that it continues across processes."""
+        return self._clock.monotonic_ns() * self._milli // 1000
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds / self._speed)
+
+
+class MarketClock:
+    """Clock that can be paused and advanced, in seconds of Korean time as in `market.sessions`."""
+
+    def __init__(self, clock: Clock, start: int, speed: float = 1.0) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._paused = False
+        self._anchor_ns = clock.monotonic_ns()
+        self._reached_ns = start * _NS
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def now_ns(self) -> int:
+        passed = 0 if self._paused else self._clock.monotonic_ns() - self._anchor_ns
+        return self._reached_ns + int(passed * self._speed)
+
+    def now(self) -> int:
+        return self.now_ns() // _NS
+
+    def until_next_s(self) -> float:
+        """Return the real seconds until the next second of the market."""
+        if self._paused:
+            return 0.2  # poll for the end of the pause
+        return (_NS - self.now_ns() % _NS) / _NS / self._speed
+
+    def set(self, speed: float | None = None, paused: bool | None = None) -> None:
+        self._settle()
+        self._speed = self._speed if speed is None else speed
+        self._paused = self._paused if paused is None else paused
+
+    def advance(self, seconds: float) -> None:
+        """Move at once by `seconds` of the market."""
+        self._settle()
+        self._reached_ns += round(seconds * _NS)
+
+    def _settle(self) -> None:
+        self._reached_ns = self.now_ns()
+        self._anchor_ns = self._clock.monotonic_ns()
+
+
+class Window:
+    """Window of one span; admits by granted requests, and keeps the worst count of arrivals."""
+
+    def __init__(self, span_s: float, limit: int, shape: Shape = "sliding") -> None:
+        self.limit = limit
+        self._span_ns = round(span_s * _NS)
+        self._shape = shape
+        self._granted: deque[int] = deque()
+        self._arrived: deque[int] = deque()
+        self.worst = 0
+
+    def arrive(self, now_ns: int) -> None:
+        """Count an arrival, granted or not, over the sliding span, which is stricter."""
+        self._drop(self._arrived, now_ns - self._span_ns)
+        self._arrived.append(now_ns)
+        self.worst = max(self.worst, len(self._arrived))
+
+    def has_capacity(self, now_ns: int) -> bool:
+        start = now_ns - self._span_ns
+        if self._shape == "fixed":
+            start = now_ns // self._span_ns * self._span_ns - 1
+        self._drop(self._granted, start)
+        return not self.limit or len(self._granted) < self.limit
+
+    def grant(self, now_ns: int) -> None:
+        self._granted.append(now_ns)
+
+    def left(self, now_ns: int) -> int:
+        self.has_capacity(now_ns)
+        return self.limit - len(self._granted)
+
+    @staticmethod
+    def _drop(log: deque[int], until_ns: int) -> None:
+        while log and log[0] <= until_ns:
+            log.popleft()
+
+
+class Meter:
+    """Windows of one key."""
+
+    def __init__(
+        self, limits: RequestLimits, shape: Shape = "sliding", second_s: float = 1.0
+    ) -> None:
+        """`second_s` is the span of the first window, two or ten seconds for a few limits."""
+        self.windows = {
+            "second": Window(second_s, limits.second, shape),
+            "minute": Window(60, limits.minute),
+            "day": Window(86_400, limits.day),
+        }
+        self.requests = 0
+        self.refused = 0
+
+    def admit(self, now_ns: int) -> bool:
+        """Return whether a request is within every limit; rejected ones do not count as used."""
+        self.requests += 1
+        for window in self.windows.values():
+            window.arrive(now_ns)
+        fits = all(window.has_capacity(now_ns) for window in self.windows.values())
+        if fits:
+            for window in self.windows.values():
+                window.grant(now_ns)
+        else:
+            self.refused += 1
+        return fits
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "requests": self.requests,
+            "refused": self.refused,
+            "worst": {name: window.worst for name, window in self.windows.items()},
+            "limits": {name: window.limit for name, window in self.windows.items()},
+        }
+
 
 _SLASHES = re.compile("/+")
 _PUMP_INTERVAL_S = 0.02  # at high speed, many seconds of the market per step

@@ -38,14 +38,17 @@ from qts.domain import (
     Position,
     RefusedError,
     Tick,
+    name_choices,
 )
 from qts.router import BarIndicator
 from qts.strategies.bars import Bars, StrategyBars
 from qts.strategies.signal import Cancel, Instruction
-from qts.strategies.state import NoState, decode_state
 
+_ZERO = Decimal(0)
 P = TypeVar("P", bound=msgspec.Struct)
 StrategyKind = Literal["SCALP", "SWING", "PORTFOLIO"]
+
+MAX_STATE_BYTES = 65_536
 
 
 class View(msgspec.Struct, frozen=True):
@@ -66,7 +69,7 @@ class View(msgspec.Struct, frozen=True):
     def quantity(self, symbol: str) -> Decimal:
         """Return the signed quantity that is held of a symbol, 0 without a position."""
         position = self.positions.get(symbol)
-        return position.quantity if position else Decimal(0)
+        return _ZERO if position is None else position.quantity
 
     def book(self, symbol: str) -> OrderBook | None:
         """Return the order book of a symbol; None where there is none, or only an old one."""
@@ -96,6 +99,10 @@ class View(msgspec.Struct, frozen=True):
 
 class NoParams(msgspec.Struct, frozen=True):
     """Parameters of a strategy that has none."""
+
+
+class NoState(msgspec.Struct):
+    """State of a strategy that keeps none."""
 
 
 class Strategy(Generic[P]):
@@ -181,7 +188,8 @@ class Strategy(Generic[P]):
         for name in params:
             if name not in fields:
                 raise RefusedError(
-                    f"strategy {cls.key} has no parameter {name!r}; it has {', '.join(fields)}"
+                    f"strategy {cls.key} has no parameter {name!r}; expected"
+                    f" {name_choices(name, fields)}"
                 )
         given = {name: _listed(cls.Params, name, value) for name, value in params.items()}
         try:
@@ -243,3 +251,39 @@ def _list_fields(params: type[msgspec.Struct]) -> frozenset[str]:
 
 def _plain(kind: inspect.Type) -> inspect.Type:
     return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+def encode_state(key: str, state: msgspec.Struct) -> bytes:
+    """Return the stored form of a state; raise RefusedError for one that has none."""
+    try:
+        data = msgspec.msgpack.encode(state)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RefusedError(f"strategy {key}: its state cannot be stored: {error}") from None
+    if len(data) > MAX_STATE_BYTES:
+        raise RefusedError(
+            f"strategy {key}: its state has {len(data):,} bytes; at most {MAX_STATE_BYTES:,}"
+        )
+    return data
+
+
+def decode_state(key: str, kind: type[msgspec.Struct], data: bytes) -> msgspec.Struct:
+    """Restore a state; raise RefusedError naming the field that the class no longer has so.
+
+    A field that the class has and the stored state has not takes its default.
+    """
+    way_out = f"; `qts ops state clear {key}` removes the stored state"
+    stored: Any = msgspec.msgpack.decode(data)
+    fields = msgspec.structs.fields(kind)
+    known = {each.encode_name for each in fields}
+    for name in stored if isinstance(stored, dict) else ():
+        if name not in known:
+            raise RefusedError(
+                f"strategy {key}: its stored state has the field {name!r}, which State has not;"
+                f" expected {name_choices(name, sorted(known))}{way_out}"
+            )
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise RefusedError(
+            f"strategy {key}: its stored state does not fit State: {error}{way_out}"
+        ) from None

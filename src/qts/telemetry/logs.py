@@ -1,10 +1,11 @@
-"""Log lines: one chain of processors for QTS loggers and those of other libraries.
+"""Log lines: one chain for QTS loggers and those of other libraries, and a rate limit.
 
     logger(name) ────────────┐
     logging.getLogger(…) ────┼─▶ ids ─▶ time, level ─▶ traceback ─▶ redaction ─▶ JSON or console
     uncaught errors ─────────┘
 
-A line that cannot be written is counted and dropped: logging never stops a trading thread.
+A line that cannot be written is counted and dropped: logging never stops a trading thread. On hot
+paths lines are limited by a key; what is suppressed is counted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+import time
+from collections.abc import Callable, Hashable, MutableMapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
@@ -24,8 +26,9 @@ import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 from qts.telemetry.config import TelemetryConfig
-from qts.telemetry.context import add_ids
-from qts.telemetry.redact import redact_event
+from qts.telemetry.context import add_ids, redact_event
+
+MAX_KEYS = 4096  # bounds memory if a caller uses a key per order
 
 
 class RotatingFile(io.TextIOBase):
@@ -81,7 +84,6 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
     9: "\\t",
     10: "\\n",
 }
-
 
 _ISO: dict[str, Any] = {"fmt": "iso", "utc": True}
 _CLOCK: dict[str, Any] = {"fmt": "%H:%M:%S", "utc": False}  # on a terminal
@@ -305,3 +307,41 @@ def _report_uncaught() -> None:
 
     hook: Callable[..., None] = in_thread
     sys.excepthook, threading.excepthook = in_main, hook
+
+
+class LogThrottle:
+    """At most one log line per key and period; thread-safe."""
+
+    def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._lock = threading.Lock()
+        self._keys: dict[Hashable, tuple[int, int]] = {}  # key -> (next line at ns, suppressed)
+
+    def every(self, seconds: float, key: Hashable) -> dict[str, int]:
+        """Return `{"suppressed": n}` when this key may log, else an empty dict.
+
+        >>> if due := every(10, "ring full"):
+        ...     log.warning("ring full", **due)
+        """
+        now_ns = self._monotonic_ns()
+        with self._lock:
+            next_at_ns, suppressed = self._keys.get(key, (now_ns, 0))
+            if now_ns < next_at_ns:
+                self._keys[key] = (next_at_ns, suppressed + 1)
+                return {}
+            self._keys.pop(key, None)  # keeps the dict ordered by last line, oldest first
+            if len(self._keys) >= MAX_KEYS:
+                del self._keys[next(iter(self._keys))]
+            self._keys[key] = (now_ns + round(seconds * 1e9), 0)
+            return {"suppressed": suppressed}
+
+    def take_suppressed(self) -> dict[Hashable, int]:
+        """Return the suppressed lines per key that no line has reported, and clear all keys."""
+        with self._lock:
+            keys, self._keys = self._keys, {}
+        return {key: suppressed for key, (_, suppressed) in keys.items() if suppressed}
+
+
+_shared = LogThrottle()
+log_every = _shared.every
+take_suppressed = _shared.take_suppressed

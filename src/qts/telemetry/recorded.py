@@ -22,8 +22,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from qts.telemetry.log_throttle import log_every
-from qts.telemetry.logs import logger
+from qts.telemetry.logs import log_every, logger
 from qts.telemetry.metrics import registry
 
 MAX_RECORDS = 1024

@@ -1,8 +1,8 @@
-"""Spans for OpenTelemetry, when the extra `otel` is installed and an endpoint is set.
+"""Spans for OpenTelemetry, and the start and stop of logs and traces.
 
-Otherwise `span` returns a shared object that does nothing. The trace id of a span is the
-`traceId` of the context it starts in; a span outside any trace starts one and adds its id
-to the context.
+Spans are recorded when the extra `otel` is installed and an endpoint is set. Otherwise `span`
+returns a shared object that does nothing. The trace id of a span is the `traceId` of the context it
+starts in; a span outside any trace starts one and adds its id to the context.
 
 Work that passes through a queue or another thread leaves its context behind. There the earlier
 span is remembered under the id of what is passed on (a tick, a signal, an order), and the later one
@@ -21,16 +21,17 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Hashable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
+from qts.telemetry import logs
 from qts.telemetry.config import TelemetryConfig
-from qts.telemetry.context import context, current_context, new_trace_id
-from qts.telemetry.logs import logger
-from qts.telemetry.redact import redact_pair, redact_text
+from qts.telemetry.context import context, current_context, new_trace_id, redact_pair, redact_text
+from qts.telemetry.logs import logger, take_suppressed
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.trace import SpanContext, Tracer
+
 
 EXPORT_TIMEOUT_S = 3.0  # longest delay of a shutdown by an unreachable collector
 MAX_REMEMBERED = 10_000  # spans that later ones may follow; the oldest are dropped
@@ -209,9 +210,23 @@ class _LiveSpan:
         self._span.set_status(Status(StatusCode.ERROR, f"{kind.__qualname__}: {message}"))
 
 
-def configure(config: TelemetryConfig) -> None:
+def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
+    """Set up logs (to `stream`, else standard error) and traces; may be called repeatedly."""
+    logs.configure(config, stream)
+    _start_export(config)
+
+
+def shutdown() -> None:
+    """Log how many lines were suppressed, flush pending spans, restore the logging hooks."""
+    for key, suppressed in take_suppressed().items():
+        logger("telemetry").warning("log lines suppressed", key=key, suppressed=suppressed)
+    stop()
+    logs.restore()
+
+
+def _start_export(config: TelemetryConfig) -> None:
     """Send spans to the collector in the settings; without one, record none."""
-    shutdown()
+    stop()
     if config.otlp_endpoint is None:
         return
     try:
@@ -246,7 +261,7 @@ def start(processor: SpanProcessor) -> None:
     _tracer = _provider.get_tracer("qts")
 
 
-def shutdown() -> None:
+def stop() -> None:
     """Flush pending spans and stop recording."""
     global _provider, _tracer
     provider, _provider, _tracer = _provider, None, None

@@ -30,7 +30,7 @@ except ImportError as error:
 
 _load, _names, __all__ = lazy_exports(__name__, __file__)
 # Failed assertions of the suites show the values compared, as those of the package's own tests do.
-_SUITES = ("broker", "calendar", "history", "networked_broker", "quotes", "venue")
+_SUITES = ("broker", "market_data", "networked_broker", "venue")
 pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in _SUITES))
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from qts.brokers import StreamGap
 from qts.domain import OutcomeUnknownError
-from qts.testing.broker import NOTHING_KNOWN, BrokerSuite
-from qts.testing.broker_market import BrokerMarket, ReportListener
+from qts.testing.broker import NOTHING_KNOWN, BrokerMarket, BrokerSuite, ReportListener
 from qts.venues import RateLimitedError
 
 FaultKind = Literal[

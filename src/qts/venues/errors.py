@@ -1,4 +1,4 @@
-"""Errors of a venue, by what the caller may do next.
+"""Errors of a venue, by what the caller may do next, and the last check before a request.
 
 OperationError
 ├── RateLimitedError        too many requests, nothing was done: retry later
@@ -11,19 +11,15 @@ RefusedError                wrong settings: keys, hosts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 
-from qts.domain import (
-    OperationError,
-    OutcomeUnknownError,
-    QtsError,
-    RefusedError,
-    UnreachableError,
-)
+from qts.domain import OperationError, OutcomeUnknownError, QtsError, RefusedError, UnreachableError
 
 
 class RateLimitedError(OperationError):
@@ -174,3 +170,25 @@ def code_table(codes: Iterable[VenueCode]) -> str:
         for each in codes
     ]
     return "\n".join(("| code | class | meaning | seen at |", "|---|---|---|---|", *rows))
+
+
+BeforeSend = Callable[[], None]  # raises to prevent the request
+
+
+class GuardedJsonBody(aiohttp.JsonPayload):
+    """JSON body that calls `before_send` at the moment it is written to the connection.
+
+    Between the rate limiter's grant and this moment, connecting may take long and the process
+    may be stopped. The venue ignores a request without its body.
+    """
+
+    def __init__(self, values: dict[str, Any], before_send: BeforeSend | None) -> None:
+        super().__init__(values)
+        self._before_send = before_send
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        if self._before_send is not None:
+            self._before_send()
+        await super().write_with_length(writer, content_length)

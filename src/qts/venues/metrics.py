@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from qts import telemetry
 from qts.domain import Clock, OutcomeUnknownError, QtsError, UnreachableError
 from qts.venues.errors import RateLimitedError, VenueRejectedError
-from qts.venues.ratelimit.limiter import RateLimiter
+from qts.venues.rate_limiter import RateLimiter
 
 FAILURES = ("blocked", "refused", "rejected", "throttled", "unknown", "unreachable")
 OUTCOMES = ("ok", "cancelled", *FAILURES)

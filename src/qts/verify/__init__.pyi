@@ -5,9 +5,9 @@ from qts.verify.isolation import IsolationLoad as IsolationLoad
 from qts.verify.isolation import IsolationReport as IsolationReport
 from qts.verify.isolation import LaneReport as LaneReport
 from qts.verify.isolation import verify_isolation as verify_isolation
+from qts.verify.message_speed import BenchResult as BenchResult
+from qts.verify.message_speed import RoleTicksReport as RoleTicksReport
+from qts.verify.message_speed import measure_outbox as measure_outbox
+from qts.verify.message_speed import measure_role_ticks as measure_role_ticks
 from qts.verify.order_latency import OrderLatencyReport as OrderLatencyReport
 from qts.verify.order_latency import measure_order_latency as measure_order_latency
-from qts.verify.outbox_speed import BenchResult as BenchResult
-from qts.verify.outbox_speed import measure_outbox as measure_outbox
-from qts.verify.role_ticks import RoleTicksReport as RoleTicksReport
-from qts.verify.role_ticks import measure_role_ticks as measure_role_ticks

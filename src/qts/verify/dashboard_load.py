@@ -33,8 +33,8 @@ from qts.domain import OperationError, SystemClock
 from qts.embedded import Home
 from qts.events import EventEngine
 from qts.events import payloads as p
+from qts.verify.order_latency import open_sandbox
 from qts.verify.page_clients import PageClientCounts, PageClientSpec
-from qts.verify.sandbox import open_sandbox
 
 RATE = 500  # P0 events per second
 SETTLE_S = 1.0  # after pages opened or closed

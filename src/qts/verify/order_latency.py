@@ -9,6 +9,7 @@ same run: they hold on a fast disk and on a slow one.
 
 CPU-burning strategies delay every strategy of their lane but no stop: beside them the measurement
 submits the entries itself and reports the stops only. The first rounds are not counted (warm-up).
+The sandbox, a throw-away trading system on the KIS simulator, serves other measurements too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import itertools
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -27,24 +28,37 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from qts.app import TradingSystem
+from qts.app import (
+    AccountSettings,
+    SimulatedVenue,
+    TradingSystem,
+    cache_url,
+    create_strategies,
+    database_url,
+    run_account,
+    start_servers,
+)
+from qts.brokers import AccountLease
 from qts.config import Config
+from qts.database import Database, migrate
 from qts.domain import (
+    Clock,
     OperationError,
     OrderRequest,
     OrderType,
     Side,
     SystemClock,
     Tick,
+    krx_instrument,
 )
 from qts.embedded import Home
 from qts.risk import OrderProposal
 from qts.strategies import Signal, Strategy, View
-from qts.verify.sandbox import PROBES, open_sandbox
+from qts.verify.message_speed import LatencyStats
 
+PROBES = [f"9000{number:02}" for number in range(50)]  # symbols that the simulator does not have
 RATE = 500  # ticks per second of other symbols, meanwhile
 ENTRY_PRICE = 10_010.0  # the strategy buys
 DIRECT_ENTRY_PRICE = 10_020.0  # the measurement buys
@@ -105,20 +119,6 @@ class Burner3(_Burner, key="latency_burner_3"): ...
 class Burner4(_Burner, key="latency_burner_4"): ...
 
 
-class LatencyStats(msgspec.Struct, frozen=True):
-    count: int
-    p50: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> LatencyStats:
-        if not values:
-            return cls(0, 0.0, 0.0, 0.0)
-        quantiles = np.percentile(values, (50, 99, 100))
-        return cls(len(values), *(round(float(each), 3) for each in quantiles))
-
-
 class OrderLatencyReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["PASS", "FAIL"] = "FAIL"
     burners: int
@@ -148,32 +148,51 @@ async def measure_order_latency(
     """Measure for `seconds`; with `isolated`, each strategy runs in a separate process."""
     with tempfile.TemporaryDirectory(prefix="qts-verify-") as folder:
         home = Home.at(Path(folder) / "home")
-        async with _sandbox(home, burners, isolated) as trading:
+        async with open_sandbox(home, _config(burners, isolated), SystemClock()) as trading:
             progress(f"{burners} burning strategies, {RATE} other ticks per second, {seconds:g} s")
             return await _Measurement(trading).run(seconds, burners, isolated)
 
 
 @contextlib.asynccontextmanager
-async def _sandbox(home: Home, burners: int, isolated: bool) -> AsyncIterator[TradingSystem]:
+async def open_sandbox(home: Home, config: Config, clock: Clock) -> AsyncIterator[TradingSystem]:
+    """Run a trading system in `home` on the KIS simulator."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(start_servers(home, config))
+        database = await stack.enter_async_context(
+            Database.open(database_url(config, home), config.database)
+        )
+        await migrate(database)
+        simulated = SimulatedVenue(home, config.simulator)
+        await asyncio.to_thread(simulated.__enter__)
+        stack.push_async_callback(asyncio.to_thread, simulated.__exit__)
+        config = await asyncio.to_thread(simulated.settings, config)
+        strategies = create_strategies(config)
+        key = run_account(config)
+        lease = AccountLease(database, key, str(home.path), clock, is_live=False)
+        await stack.enter_async_context(lease)
+        account = AccountSettings(config, lease, simulated.keys)
+        trading = TradingSystem(config, database, clock, [account], strategies)
+        await stack.enter_async_context(trading.open(cache_url(config, home)))
+        known = trading.accounts[0].instruments
+        known.replace([*known, *map(krx_instrument, PROBES)])
+        yield trading
+
+
+def _config(burners: int, isolated: bool) -> Config:
     names = [f"{__name__}:Burner{n}" for n in range(1, burners + 1)]
     names = names or [f"{__name__}:{EntryProbe.__name__}"]
-    config = msgspec.convert(
-        {
-            "simulator": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
-            "pipeline": {"strategies": names, "isolated_strategies": ["*"] if isolated else []},
-            "risk": {
-                "limits": {
-                    "orders_per_day": 1_000_000,
-                    "orders_per_minute": 1_000_000,
-                    "max_open_symbols": 1000,
-                    "daily_loss": 1.0,
-                }
-            },
-        },
-        Config,
-    )
-    async with open_sandbox(home, config, SystemClock()) as trading:
-        yield trading
+    limits = {
+        "orders_per_day": 1_000_000,
+        "orders_per_minute": 1_000_000,
+        "max_open_symbols": 1000,
+        "daily_loss": 1.0,
+    }
+    settings = {
+        "simulator": {"symbols": 20, "scan_s": 5.0, "speed": 1.0},
+        "pipeline": {"strategies": names, "isolated_strategies": ["*"] if isolated else []},
+        "risk": {"limits": limits},
+    }
+    return msgspec.convert(settings, Config)
 
 
 class _Measurement:
@@ -328,10 +347,8 @@ class _Measurement:
         return True
 
     def _refusals(self) -> Counter[str]:
-        return (
-            self._trading.accounts[0].precheck.refusals
-            + self._trading.accounts[0].submitter.refusals
-        )
+        account = self._trading.accounts[0]
+        return account.precheck.refusals + account.submitter.refusals
 
     def _timeout(self, what: str) -> OperationError:
         trading = self._trading

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from qts.dashboard.action_log import ActionLog
+from qts.dashboard.actions import ActionLog
 from qts.dashboard.session import Operator, Role
 from qts.database import Database, Row
 from qts.domain import RefusedError, Secret, check_name

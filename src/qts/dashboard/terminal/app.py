@@ -14,12 +14,13 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Label, Static, TabbedContent, TabPane
 
 from qts.dashboard.runs import RunsPage
-from qts.dashboard.terminal.source import StatusSource, TerminalSnapshot
 from qts.dashboard.terminal.tables import (
     LANES,
     RUNS,
     TABLES,
     Row,
+    StatusSource,
+    TerminalSnapshot,
     banner,
     is_normal,
     lanes,

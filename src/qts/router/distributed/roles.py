@@ -9,9 +9,8 @@ from functools import cached_property
 import msgspec
 
 from qts.machine import detect_topology
-from qts.router.distributed.delivery_tracker import DeliveryTracker, Positions
 from qts.router.distributed.edge import EdgeConfig
-from qts.router.distributed.receiver import EdgeReceiver
+from qts.router.distributed.receiver import DeliveryTracker, EdgeReceiver, Positions
 from qts.router.distributed.sender import EdgeSender
 from qts.router.handlers import as_handler, batch
 from qts.router.plan import PlacementPlan

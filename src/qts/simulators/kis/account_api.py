@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from qts.simulators.account import SimulatedHolding
 from qts.simulators.kis.gateway import KisCustomer, KisError, names, required, success
 from qts.simulators.kis.orders import ORGNO, KisOrderApi, KisOrderEntry, day_of, whole
-from qts.simulators.market.sessions import hhmmss
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import hhmmss
+from qts.simulators.matching import SimulatedHolding
 
 _SIDE = {"sell": ("01", "현금매도"), "buy": ("02", "현금매수")}
 

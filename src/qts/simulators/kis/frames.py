@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from qts.simulators.kis.orders import ORGNO, KisOrderNotice
 from qts.simulators.kis.quotes import KisQuoteApi
-from qts.simulators.market.book import noise
-from qts.simulators.market.sessions import AFTER_MARKET_SINCE, DAY_S, hhmmss, yyyymmdd
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import AFTER_MARKET_SINCE, DAY_S, hhmmss, noise, yyyymmdd
 
 TRADE, BOOK, NOTICE, PAPER_NOTICE = "H0STCNT0", "H0STASP0", "H0STCNI0", "H0STCNI9"
 OVERSEAS_NOTICE, OVERSEAS_PAPER_NOTICE = "H0GSCNI0", "H0GSCNI9"

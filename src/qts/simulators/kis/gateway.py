@@ -14,12 +14,10 @@ import msgspec
 from aiohttp import web
 
 from qts.domain import Clock
-from qts.simulators.account import SimulatedAccount
-from qts.simulators.clock import MarketClock
 from qts.simulators.config import PAPER_LIMITS, REAL_LIMITS, KisKey, KisSimulatorConfig
-from qts.simulators.market.sessions import KST, moment_of
-from qts.simulators.rate_limits import Meter
-from qts.simulators.server import reply
+from qts.simulators.market.rules import KST, moment_of
+from qts.simulators.matching import SimulatedAccount
+from qts.simulators.server import MarketClock, Meter, reply
 
 # code: (HTTP status, rt_cd, text). Codes marked U are not documented; their texts state the cause.
 CODES: dict[str, tuple[int, str, str]] = {

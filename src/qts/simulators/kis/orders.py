@@ -8,8 +8,8 @@ from datetime import date
 from typing import Any, Literal, NamedTuple
 
 from qts.simulators.kis.gateway import KisCustomer, KisError, invalid, success
-from qts.simulators.market.sessions import DAY_S, hhmmss, is_open, yyyymmdd
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import DAY_S, hhmmss, is_open, yyyymmdd
 from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
 
 Kind = Literal["new", "revise", "cancel"]

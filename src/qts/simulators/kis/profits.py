@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from qts.simulators.kis.account_api import KisAccountApi, Page, check_account, paged
 from qts.simulators.kis.gateway import BUY_PPM, SELL_PPM, KisCustomer, names, required
 from qts.simulators.kis.orders import KisOrderApi
-from qts.simulators.market.sessions import yyyymmdd
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import yyyymmdd
 from qts.simulators.matching import SimulatedFill
 
 _MILLION = 10**6

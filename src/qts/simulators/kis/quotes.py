@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from qts.simulators.kis.figures import KisFigures
+from qts.simulators.kis.companies import KisFigures
 from qts.simulators.kis.gateway import KisError, invalid, names, required, success
-from qts.simulators.market.sessions import hhmmss
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import hhmmss
 
 BATCH = 30
 KRX, UNIFIED = "J", "UN"

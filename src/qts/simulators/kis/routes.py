@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from qts.simulators.kis import overseas
-from qts.simulators.kis.account_api import KisAccountApi, Page
-from qts.simulators.kis.charts import KisMinuteChartApi
-from qts.simulators.kis.day_charts import KisDayChartApi
-from qts.simulators.kis.gateway import KisCustomer
-from qts.simulators.kis.indices import KisIndexApi
+from qts.simulators.kis.account_api import KisAccountApi, Page, check_account
+from qts.simulators.kis.charts import KisDayChartApi, KisMinuteChartApi
+from qts.simulators.kis.gateway import KisCustomer, names, required, success
 from qts.simulators.kis.orders import KisOrderApi
-from qts.simulators.kis.products import KisProductApi
+from qts.simulators.kis.products import KisProductApi, KisTradeApi
 from qts.simulators.kis.profits import KisProfitApi
 from qts.simulators.kis.quotes import KisQuoteApi
-from qts.simulators.kis.rankings import KisRankingApi
-from qts.simulators.kis.trades import KisTradeApi
+from qts.simulators.kis.rankings import KisIndexApi, KisRankingApi
 from qts.simulators.matching import Side
 
 _STOCK = "/uapi/domestic-stock/v1/"
@@ -134,24 +130,69 @@ def _order_routes(orders: KisOrderApi) -> list[KisRoute]:
     ]
 
 
+# No overseas stock is listed here, and no customer holds any.
+_OVERSEAS_PRICE = names("rsym zdiv base pvol last sign diff rate tvol tamt ordy")
+_OVERSEAS_PRESENT = names("""
+    pchs_amt_smtl evlu_amt_smtl evlu_pfls_amt_smtl dncl_amt cma_evlu_amt tot_dncl_amt etc_mgna
+    wdrw_psbl_tot_amt frcr_evlu_tota evlu_erng_rt1 pchs_amt_smtl_amt evlu_amt_smtl_amt
+    tot_evlu_pfls_amt tot_asst_amt buy_mgn_amt mgna_tota frcr_use_psbl_amt ustl_sll_amt_smtl
+    ustl_buy_amt_smtl tot_frcr_cblc_smtl tot_loan_amt
+""")
+_OVERSEAS_BALANCE = names("""
+    frcr_pchs_amt1 ovrs_rlzt_pfls_amt ovrs_tot_pfls rlzt_erng_rt tot_evlu_pfls_amt tot_pftrt
+    frcr_buy_amt_smtl1 ovrs_rlzt_pfls_amt2 frcr_buy_amt_smtl2
+""")
+
+
+def _overseas_price(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the blank quote that the venue sends for a symbol it does not know."""
+    required(query, "EXCD")
+    required(query, "SYMB")
+    return success({"output": dict.fromkeys(_OVERSEAS_PRICE, "")})
+
+
+def _overseas_present_balance(customer: KisCustomer, query: Mapping[str, str]) -> dict[str, Any]:
+    check_account(customer, query)
+    total = dict.fromkeys(_OVERSEAS_PRESENT, "0")
+    return success({"output1": [], "output2": [], "output3": total})
+
+
+def _overseas_balance(customer: KisCustomer, query: Mapping[str, str], _page: str) -> Page:
+    return _overseas_empty(
+        customer, query, {"output1": [], "output2": dict.fromkeys(_OVERSEAS_BALANCE, "0")}
+    )
+
+
+def _overseas_orders(customer: KisCustomer, query: Mapping[str, str], _page: str) -> Page:
+    return _overseas_empty(customer, query, {"output": []})
+
+
+def _overseas_empty(
+    customer: KisCustomer, query: Mapping[str, str], outputs: dict[str, Any]
+) -> Page:
+    check_account(customer, query)
+    keys = {"ctx_area_fk200": " " * 200, "ctx_area_nk200": " " * 200}
+    return Page(success({**keys, **outputs}, "KIOK0510", "조회가 완료되었습니다"), "D")
+
+
 def _overseas_routes() -> list[KisRoute]:
     trading = "/uapi/overseas-stock/v1/trading/"
     return [
         KisRoute(
             "/uapi/overseas-price/v1/quotations/price",
             ["HHDFS00000300"],
-            _public(overseas.price),
+            _public(_overseas_price),
             True,
         ),
         KisRoute(
             trading + "inquire-present-balance",
             ["CTRP6504R"],
-            _private(overseas.present_balance),
+            _private(_overseas_present_balance),
             True,
         ),
-        KisRoute(trading + "inquire-balance", ["TTTS3012R"], _paged(overseas.balance), True),
-        KisRoute(trading + "inquire-nccs", ["TTTS3018R"], _paged(overseas.orders), True),
-        KisRoute(trading + "inquire-ccnl", ["TTTS3035R"], _paged(overseas.orders), True),
+        KisRoute(trading + "inquire-balance", ["TTTS3012R"], _paged(_overseas_balance), True),
+        KisRoute(trading + "inquire-nccs", ["TTTS3018R"], _paged(_overseas_orders), True),
+        KisRoute(trading + "inquire-ccnl", ["TTTS3035R"], _paged(_overseas_orders), True),
     ]
 
 

@@ -9,34 +9,29 @@ from typing import Any
 from aiohttp import web
 
 from qts.domain import Clock
-from qts.simulators.clock import MarketClock
 from qts.simulators.config import KisSimulatorConfig, MarketConfig
 from qts.simulators.kis.account_api import KisAccountApi, Page
-from qts.simulators.kis.charts import KisMinuteChartApi
-from qts.simulators.kis.day_charts import KisDayChartApi
-from qts.simulators.kis.figures import KisFigures
+from qts.simulators.kis.charts import KisDayChartApi, KisMinuteChartApi
+from qts.simulators.kis.companies import FILES, KisFigures, master_zip
 from qts.simulators.kis.frames import Records
 from qts.simulators.kis.gateway import CODES, KisError, KisGateway, body_of
-from qts.simulators.kis.indices import KisIndexApi
-from qts.simulators.kis.master import FILES, master_zip
 from qts.simulators.kis.orders import KisOrderApi
-from qts.simulators.kis.products import KisProductApi
+from qts.simulators.kis.products import KisProductApi, KisTradeApi
 from qts.simulators.kis.profits import KisProfitApi
 from qts.simulators.kis.quotes import KisQuoteApi
-from qts.simulators.kis.rankings import KisRankingApi
+from qts.simulators.kis.rankings import KisIndexApi, KisRankingApi
 from qts.simulators.kis.routes import Endpoint, KisApis, KisCall, routes
 from qts.simulators.kis.stream import KisStreamServer
-from qts.simulators.kis.trades import KisTradeApi
 from qts.simulators.market.history import STOCK_DAYS, MarketHistory
-from qts.simulators.market.sessions import (
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import (
     KST,
     moment_of,
     next_open,
     opens_at,
     seconds_of,
 )
-from qts.simulators.market.stocks import StockMarket
-from qts.simulators.server import Simulator, reply
+from qts.simulators.server import MarketClock, Simulator, reply
 
 
 class KisSimulator(Simulator):

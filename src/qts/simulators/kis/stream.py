@@ -26,8 +26,8 @@ from qts.simulators.kis.frames import (
 )
 from qts.simulators.kis.gateway import KisCustomer, KisGateway
 from qts.simulators.kis.orders import KisOrderNotice
-from qts.simulators.market.sessions import hhmmss, yyyymmdd
-from qts.simulators.market.stocks import StockMarket
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import hhmmss, yyyymmdd
 
 MAX_SUBSCRIPTIONS = 41
 _ENCRYPTED = (NOTICE, PAPER_NOTICE, OVERSEAS_NOTICE, OVERSEAS_PAPER_NOTICE)

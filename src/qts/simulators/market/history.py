@@ -21,10 +21,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qts.simulators.market.book import noise
-from qts.simulators.market.sessions import DAY_S, Phase, is_open, phases
-from qts.simulators.market.ticks import Flags, Floats, Ints, TickTable
-from qts.simulators.market.universe import Universe
+from qts.simulators.market.rules import (
+    DAY_S,
+    Flags,
+    Floats,
+    Ints,
+    Phase,
+    TickTable,
+    Universe,
+    is_open,
+    noise,
+    phases,
+)
 
 MINUTE_S = 60
 SPLIT_RATIO = 5

@@ -16,11 +16,10 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 from aiohttp import web
 
-from qts.simulators.account import SimulatedAccount
-from qts.simulators.config import UpbitKey, UpbitSimulatorConfig
-from qts.simulators.market.ticks import COIN
-from qts.simulators.rate_limits import Meter, RequestLimits
-from qts.simulators.server import reply
+from qts.simulators.config import RequestLimits, UpbitKey, UpbitSimulatorConfig
+from qts.simulators.market.rules import COIN
+from qts.simulators.matching import SimulatedAccount
+from qts.simulators.server import Meter, reply
 
 
 class UpbitError(Exception):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import utc_ms
-from qts.simulators.market.ticks import COIN
+from qts.simulators.market.markets import CoinMarket
+from qts.simulators.market.rules import COIN, utc_ms
 from qts.simulators.matching import SimulatedFill
-from qts.simulators.upbit.candles import UNITS, UpbitCandleApi
 from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.orders import Event, UpbitOrderEntry
-from qts.simulators.upbit.quotes import UpbitQuoteApi
+from qts.simulators.upbit.quotes import UNITS, UpbitCandleApi, UpbitQuoteApi
 
 CANDLES = {"candle.1s": 0, **{f"candle.{unit}m": unit for unit in UNITS}}
 PUBLIC, PRIVATE = ("ticker", "trade", "orderbook", *CANDLES), ("myOrder", "myAsset")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import moment_of
-from qts.simulators.market.ticks import COIN
+from qts.simulators.market.markets import CoinMarket
+from qts.simulators.market.rules import COIN, moment_of
 from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
 from qts.simulators.upbit.gateway import UpbitCustomer, UpbitError, amount_of, text
 

@@ -12,13 +12,11 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from qts.domain import Clock
-from qts.simulators.clock import MarketClock
 from qts.simulators.config import UpbitSimulatorConfig
-from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import KST, moment_of, seconds_of
-from qts.simulators.server import Simulator, reply
-from qts.simulators.upbit.account_api import UpbitAccountApi, UpbitCall
-from qts.simulators.upbit.candles import UNITS, UpbitCandleApi
+from qts.simulators.market.markets import CoinMarket
+from qts.simulators.market.rules import KST, moment_of, seconds_of
+from qts.simulators.server import MarketClock, Simulator, reply
+from qts.simulators.upbit.account_api import UpbitAccountApi, UpbitCall, UpbitWalletApi
 from qts.simulators.upbit.gateway import (
     UpbitCustomer,
     UpbitError,
@@ -28,9 +26,8 @@ from qts.simulators.upbit.gateway import (
 )
 from qts.simulators.upbit.messages import UpbitMessages
 from qts.simulators.upbit.orders import UpbitOrderApi
-from qts.simulators.upbit.quotes import UpbitQuoteApi
+from qts.simulators.upbit.quotes import UNITS, UpbitCandleApi, UpbitQuoteApi
 from qts.simulators.upbit.stream import UpbitStreamServer
-from qts.simulators.upbit.wallets import UpbitWalletApi
 
 Query = MultiMapping[str]
 PublicRoute = tuple[str, str, Callable[[Query], Any]]

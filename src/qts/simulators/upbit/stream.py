@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from qts.simulators.account import SimulatedHolding
+from qts.simulators.config import RequestLimits
 from qts.simulators.control import FaultInjector
-from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import utc_ms
-from qts.simulators.matching import SimulatedFill
-from qts.simulators.rate_limits import Meter, RequestLimits
+from qts.simulators.market.markets import CoinMarket
+from qts.simulators.market.rules import utc_ms
+from qts.simulators.matching import SimulatedFill, SimulatedHolding
+from qts.simulators.server import Meter
 from qts.simulators.upbit.gateway import UpbitCustomer, number
 from qts.simulators.upbit.messages import (
     PUBLIC,

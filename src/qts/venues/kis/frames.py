@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CBC
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from qts.domain import BookLevel, OrderBook
-from qts.venues.quote import Quote
+from qts.venues.market_data import Quote
 
 TRADES = "H0STCNT0"
 BOOKS = "H0STASP0"

@@ -1,9 +1,10 @@
-"""Stream of KIS over a WebSocket: one connection per key, 41 subscriptions, reconnects forever.
+"""Stream of KIS over a WebSocket, and its market data as the feed uses it.
 
-One subscription is kept for the fill notices, forty are for trades and order books of symbols:
-trades first, books with what is left. KIS acknowledges each one, or
-rejects it: a rejected symbol is dropped, so that its consumer can poll it and subscribe again;
-rejected fill notices are reported to their consumer, who has to look for fills without them.
+One connection per key takes 41 subscriptions and reconnects forever. One subscription is kept for
+the fill notices, forty are for trades and order books of symbols: trades first, books with what is
+left. KIS acknowledges each one, or rejects it: a rejected symbol is dropped, so that its consumer
+can poll it and subscribe again; rejected fill notices are reported to their consumer, who has to
+look for fills without them.
 
     connecting ── approved, subscribed ──▶ live ── dropped ──▶ backoff (1, 2, 4 … 60 s)
          ▲                                   └── key in use elsewhere ──▶ backoff 60 s │
@@ -17,12 +18,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Sequence
+from datetime import date
 from typing import NamedTuple
 
 import aiohttp
 
 from qts import telemetry
-from qts.domain import Clock, OrderBook, QtsError, RefusedError
+from qts.domain import Clock, Market, OrderBook, QtsError, RefusedError
+from qts.venues.config import KisConfig
 from qts.venues.errors import refuse_redirects
 from qts.venues.kis.client import KisClient
 from qts.venues.kis.frames import (
@@ -42,8 +45,16 @@ from qts.venues.kis.frames import (
     request,
     trade_quote,
 )
+from qts.venues.kis.quotes import KisQuotes, symbols_per_call
+from qts.venues.market_data import (
+    Calendar,
+    MarketData,
+    OpenStream,
+    PublishedDays,
+    Quote,
+    VenueLimits,
+)
 from qts.venues.metrics import stream_reconnects
-from qts.venues.quote import Quote
 
 MAX_SUBSCRIPTIONS = 41
 MAX_SYMBOLS = MAX_SUBSCRIPTIONS - 1  # one is for the fill notices
@@ -323,3 +334,47 @@ class KisStream:
 
 class KeyInUseError(Exception):
     """Another connection uses the same key."""
+
+
+SCAN_S = 30.0
+NO_INDICES = "a paper key has no index prices"
+
+
+def kis_limits(config: KisConfig, *, multi: bool) -> VenueLimits:
+    """Return what KIS allows the key for quotes; `multi`: thirty symbols per request, if it can."""
+    return VenueLimits(
+        rates=config.key_limits,
+        per_call=symbols_per_call(config, multi=multi),
+        scan_s=SCAN_S,
+        streamed=KisStream.capacity,
+        no_indices=NO_INDICES if config.paper else "",
+        shares_key=True,
+    )
+
+
+def kis_market_data(
+    client: KisClient,
+    calendar: Calendar,
+    set_day: Callable[[date, bool], None] | None,
+    open_stream: OpenStream,
+    *,
+    multi: bool,
+) -> MarketData:
+    """Return the market data of a connected client; `set_day` takes the trading days of KIS."""
+    config = client.config
+    quotes = KisQuotes(client, multi=multi)
+    secrets = (config.app_key, config.app_secret, config.account, config.hts_id)
+    return MarketData(
+        source=quotes,
+        limiter=client.limiter,
+        limits=kis_limits(config, multi=multi),
+        market=Market.KRX,
+        mode="PAPER" if config.paper else "PROD" if config.url is None else "SIMULATION",
+        calendar=calendar,
+        secrets=tuple(filter(None, secrets)),
+        open_stream=open_stream,
+        indices=quotes,
+        trading_days=None
+        if config.paper or set_day is None
+        else PublishedDays(quotes.trading_days, set_day),
+    )

@@ -17,8 +17,8 @@ import msgspec
 from qts import telemetry
 from qts.domain import Clock, OrderBook, QtsError
 from qts.venues.errors import refuse_redirects
+from qts.venues.market_data import Quote
 from qts.venues.metrics import stream_reconnects
-from qts.venues.quote import Quote
 from qts.venues.upbit.client import BOOK_LEVELS, UpbitClient, order_book, ticker_quote
 
 MAX_BACKOFF_S = 60.0

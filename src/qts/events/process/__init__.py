@@ -1,1 +1,0 @@
-"""Lane whose handlers run in an isolated process."""

@@ -1,1 +1,0 @@
-"""Rate limits of a venue: limiter, sliding windows, adaptive rate, usage log."""
