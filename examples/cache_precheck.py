@@ -10,7 +10,7 @@ import time
 from decimal import Decimal
 
 from qts.cache import Cache, CacheConfig, CachedPosition, CachedPrice, CachedRisk, CacheEntry
-from qts.cache.memory import MemoryStore
+from qts.cache.store import MemoryStore
 from qts.domain import CacheStaleDataError
 
 NOW = int(time.time() * 1000)

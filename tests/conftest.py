@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.preloaded",
     "tests.services",
     "tests.soak",
+    "tests.time_limit",
 ]
 
 # A slow example on a busy machine is no failure; each test has a timeout.

@@ -12,7 +12,13 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 WHOLE_RUNS = ("tests/acceptance/", "tests/faults/test_")
-FIRST = (*WHOLE_RUNS, "tests/faults/", "tests/venues/test_killed_clients.py")
+# Then what waits most: at the end of the tests, the other processes would have nothing to do.
+FIRST = (
+    *WHOLE_RUNS,
+    "tests/faults/",
+    "tests/venues/test_killed_clients.py",
+    "tests/verify/test_isolation.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,8 +46,7 @@ LATE = (
     "holidays.countries",
     "holidays.financial",
     "numpy.random",
-    "qts.telemetry.metrics_server",
-    "qts.telemetry.setup",
+    "qts.telemetry.traces",
     "rich._emoji_codes",
     "typer._adapters",
 )

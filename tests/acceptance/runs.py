@@ -119,6 +119,8 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[Run]:
         if run.process.poll() is None:
             run.process.kill()
             run.process.communicate()
+        if run.process.stdout is not None:
+            run.process.stdout.close()
         if not run._errors.closed:
             run._errors.close()
 

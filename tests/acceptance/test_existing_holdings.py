@@ -79,7 +79,7 @@ async def test_holdings_from_before_are_left_alone(name: str, tmp_path: Path) ->
                 summary = run.summary
             assert summary["books_agree"], summary["differences"]
             assert sorted(summary["baseline"]) == sorted(venue.symbols)
-            assert summary["safety"] in ("NORMAL", "WARNING")
+            assert summary["safety"] in ("NORMAL", "WARNING"), run.errors[-4000:]
         orders = venue.orders().values()
         assert len(orders) >= TRADED
         assert {order.symbol for order in orders} & set(venue.symbols) == set()

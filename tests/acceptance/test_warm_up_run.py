@@ -22,7 +22,7 @@ from qts.pipeline import replay_decisions
 from qts.pipeline.decision_journal import StrategyCallEntry, read_journal
 from qts.simulators import MarketConfig
 from qts.simulators.control import Fault
-from qts.simulators.market.sessions import moment_of, seconds_of
+from qts.simulators.market.rules import moment_of, seconds_of
 from qts.strategies import Signal
 from tests.acceptance.runs import Run, running
 from tests.acceptance.venues import SimulatedAccount, simulated_account

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qts.app.account_configs import check_venues
-from qts.app.simulated_venue import uses_simulated_venue
+from qts.app.account_configs import check_venues, uses_simulated_venue
 from qts.config import load
 
 VENUES = Path(__file__).parents[2] / "examples" / "venues"

@@ -15,8 +15,7 @@ from qts.config import Config
 from qts.domain import SystemClock, Tick
 from qts.embedded import Home
 from qts.risk import SafetyState
-from qts.verify.order_latency import ENTRY_PRICE
-from qts.verify.sandbox import open_sandbox
+from qts.verify.order_latency import ENTRY_PRICE, open_sandbox
 from tests.outbox.kit import until
 
 pytestmark = pytest.mark.timeout(300)

@@ -245,7 +245,7 @@ def place_like_ours(account: SimulatedAccount, customer: object) -> None:
 async def test_it_is_refused_while_a_run_trades_the_account(
     account: SimulatedAccount, config: Config, database: Database
 ) -> None:
-    from qts.app.simulated_venue import run_account
+    from qts.app.account_configs import run_account
 
     key = run_account(config)
     async with AccountLease(database, key, "/home/of/a/run", SystemClock(), is_live=False):

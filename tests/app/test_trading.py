@@ -16,8 +16,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from qts.app.lane_control import request_level
-from qts.app.simulated_venue import SimulatedVenue
+from qts.app.account_configs import SimulatedVenue
+from qts.app.supervision import request_level
 from qts.app.trading import TradingSystem
 from qts.brokers import AccountTakenError
 from qts.config import Config
@@ -27,7 +27,7 @@ from qts.embedded import Home
 from qts.events import DegradationLevel
 from qts.feed import Feed
 from qts.orders import resume_manually
-from qts.pipeline.freezes import POSITION_FREEZE, PositionFreeze
+from qts.pipeline.exits import POSITION_FREEZE, PositionFreeze
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import OrderProposal
 from tests.acceptance.runs import UNRESOLVED

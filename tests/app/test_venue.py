@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.app.account_configs import account_configs, check_venues
-from qts.app.app import check_settings
-from qts.app.simulated_venue import (
+from qts.app.account_configs import (
     SimulatedVenue,
+    account_configs,
+    check_venues,
     refuse_stale_positions,
     run_accounts,
     uses_simulated_venue,
 )
+from qts.app.app import check_settings
 from qts.app.upbit_venue import UpbitConnection
 from qts.app.venue import ChosenVenue
 from qts.brokers import ACKNOWLEDGEMENT, BrokerOptions

@@ -34,20 +34,21 @@ MAY_IMPORT_INNER_MODULES = {"app"}
 # The files that may import the C++ core.
 NATIVE_USERS = {
     "backtest/bar_tape_player.py",
+    "backtest/compiled_orders.py",
+    "backtest/order_log.py",
     "backtest/tick_players.py",
     "cli/doctor.py",
     "events/lanes.py",
-    "events/process/protocol.py",
+    "events/lane_child.py",
     "pipeline/process_main.py",
     "risk/micro_risk_loop.py",
-    "router/results.py",
-    "router/assemble.py",
+    "router/native_router.py",
     "router/handlers.py",
     "router/journal.py",
     "router/market.py",
     "router/market_feed.py",
     "router/router.py",
-    "telemetry/latency.py",
+    "telemetry/metrics.py",
     "verify/isolation.py",
 }
 

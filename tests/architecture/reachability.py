@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 # Not the code of a run: demonstrations, measurements and the venues' simulators.
-NOT_A_RUN = ("verify/", "simulators/", "cli/lanes_demo.py")
+NOT_A_RUN = ("verify/", "simulators/", "cli/lanes.py")
 HANDLED, PUBLISHED = "handled", "published"
 _KINDS = (ast.Constant, ast.Attribute, ast.Name, ast.Call, ast.Assign)
 N = TypeVar("N", bound=ast.AST)
@@ -202,7 +202,7 @@ def unraised_codes(sources: Sources, codes: Iterable[str]) -> list[str]:
     raised = {
         str(each.node.value).split(" ")[0]  # type: ignore[attr-defined]
         for each in sources.run(sources.strings)
-        if each.file != "risk/codes.py" and _raises(each)
+        if _raises(each)
     }
     return [code for code in codes if code not in raised]
 
@@ -216,7 +216,7 @@ def _raises(mention: Mention) -> bool:
     if isinstance(parent, ast.Dict):
         return node in parent.values and not mention.inside("REASONS")
     if isinstance(parent, ast.Tuple):
-        return not mention.inside("_IN_NUMBERS", "_OF_THE_ACCOUNT")
+        return not mention.inside("_ROWS", "_IN_NUMBERS", "_OF_THE_ACCOUNT")
     return False
 
 

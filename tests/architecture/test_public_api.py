@@ -133,22 +133,21 @@ PUBLIC: dict[str, str] = {
     "qts.orders": """
         AccountListener AccountState AttemptChanged BaselineHolding CancelOrder CancelStopOrder
         CarryOutManually ClosePositions CreateOrderAttempt DatabaseSafetyControls ExecutionContext
-        FillApplied FillOwners FillReceived FillReported IntentRef LEDGER_CHANNEL Ledger
-        ManualCommand
-        ManualOrder ManualRefusal ManualRequest ManualResult ManualState MarketResumed
-        MarketSuspended NewCommand OpenOrder OrderAbsent OrderAccepted OrderChanged OrderClosed
-        OrderExecutor OrderHistory OrderLatency OrderListener OrderManager OrderRejected OrderRow
-        OrderSuspended OrderThrottled OrderUnknown OrderUpdate OrdersConfig OutcomePendingError
-        PlaceOrder PositionMismatch PositionRow PositionState Reconcile ReconcileCheck
-        ReconcileReport Reconciler ResolveCounts SafetyControls StrategyFigures StrategyProfit
-        merged_profits strategy_profits SubmitResult SuspensionChanged SymbolSuspension
-        TimeInForceEnforcer WAITING
-        accept_holding add_up load_owned_fills rounded_parts adopt_holding
-        check_broker check_instrument check_ledger_symbol check_reconciled check_symbol end_command
-        external_fill freeze_position half_sold_symbols intents_of_signals list_baseline list_orders
-        list_positions list_suspensions load_account_state load_baseline open_intents order_history
-        order_latency order_terms read_command request_command resolve_manually resume_manually
-        signal_id_for start_command symbols_on_order wait_for_outcome
+        FiguresOfDay FillApplied FillOwners FillReceived FillReported IntentRef LEDGER_CHANNEL
+        Ledger ManualCommand ManualOrder ManualRefusal ManualRequest ManualResult ManualState
+        MarketResumed MarketSuspended NewCommand OpenOrder OrderAbsent OrderAccepted OrderChanged
+        OrderClosed OrderExecutor OrderHistory OrderLatency OrderListener OrderManager
+        OrderRejected OrderRow OrderSuspended OrderThrottled OrderUnknown OrderUpdate OrdersConfig
+        OutcomePendingError PlaceOrder PositionMismatch PositionRow PositionState Reconcile
+        ReconcileCheck ReconcileReport Reconciler ResolveCounts SafetyControls StrategyFigures
+        StrategyProfit merged_profits strategy_profits SubmitResult SuspensionChanged
+        SymbolSuspension TimeInForceEnforcer WAITING accept_holding add_up load_owned_fills
+        rounded_parts adopt_holding check_broker check_instrument check_ledger_symbol
+        check_reconciled check_symbol end_command external_fill freeze_position half_sold_symbols
+        intents_of_signals list_baseline list_orders list_positions list_suspensions
+        load_account_state load_baseline open_intents order_history order_latency order_terms
+        read_command request_command resolve_manually resume_manually signal_id_for start_command
+        symbols_on_order wait_for_outcome
     """,
     "qts.outbox": """
         BACKTEST_COMMAND BACKTEST_EVENT BornClaim Consumer Delivery Depth Dispatcher Envelope

@@ -19,7 +19,7 @@ from qts.config import Config
 from qts.events import Catalogue
 from qts.outbox import config as outbox_config
 from qts.outbox.config import STREAMS
-from qts.pipeline.freezes import POSITION_FREEZE
+from qts.pipeline.exits import POSITION_FREEZE
 from qts.risk import (
     CODES,
     EMERGENCY_ORDER,
@@ -64,9 +64,9 @@ SNAPSHOTS: dict[type[msgspec.Struct], tuple[str, ...]] = {
 CLASSES = (
     ("cache/cache.py", "Cache"),
     ("cache/region.py", "CacheRegion"),
-    ("cache/read_through.py", "ReadThroughRegion"),
-    ("cache/push_region.py", "PushRegion"),
-    ("cache/trade_counter.py", "TradeCounter"),
+    ("cache/region_kinds.py", "ReadThroughRegion"),
+    ("cache/region_kinds.py", "PushRegion"),
+    ("cache/cache.py", "TradeCounter"),
     ("router/router.py", "Router"),
     ("events/engine.py", "EventEngine"),
     ("risk/micro_risk_loop.py", "MicroRiskLoop"),

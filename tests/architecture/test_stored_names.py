@@ -16,7 +16,7 @@ import msgspec
 
 import qts
 from qts import domain
-from qts.app import lane_control
+from qts.app import supervision
 from qts.backtest import jobs
 from qts.dashboard import actions
 from qts.database import Database
@@ -24,8 +24,8 @@ from qts.domain import system_events
 from qts.events import Catalogue
 from qts.orders import messages
 from qts.outbox import Envelope, OutboxEvent, uuid7
+from qts.outbox.bus import STORED_CODES
 from qts.outbox.config import STREAMS
-from qts.outbox.errors import STORED_CODES
 from qts.outbox.handling import classify_error
 from qts.pipeline import decision_journal
 from qts.risk import CODES, EMERGENCY_ORDER, REASONS
@@ -56,7 +56,7 @@ def test_streams_and_envelope() -> None:
 
 
 def test_bus_messages_and_json_fields() -> None:
-    modules = (messages, jobs, lane_control, system_events)
+    modules = (messages, jobs, supervision, system_events)
     structs = [each for module in modules for each in structs_of(module)]
     assert {each.__name__: fields(each) for each in structs} == STORED["messages"]
     event = OutboxEvent.of("s", messages.CancelOrder(uuid7()), ("A", "1"))

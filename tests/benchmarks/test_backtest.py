@@ -8,7 +8,14 @@ import pytest
 
 from benchmarks import backtest
 from benchmarks.backtest_ours import on_bars, on_closes
-from benchmarks.backtest_rule import Bars, Rule, Trade, differences, random_bars
+from benchmarks.backtest_rule import (
+    Bars,
+    Rule,
+    Trade,
+    differences,
+    random_bars,
+    unexplained,
+)
 from benchmarks.peers_backtest import PEERS, is_installed, peers
 
 RULE = Rule(5, 20)
@@ -54,6 +61,20 @@ def test_a_difference_names_the_trade() -> None:
     assert differences([trade], [late]) == [f"only ours: {trade}", f"only the peer's: {late}"]
 
 
+def test_an_order_that_ends_with_its_day_explains_a_difference() -> None:
+    midnight = 15 * 60 - 1  # the bar whose close is midnight in Seoul: 15:00 UTC
+    peers = Trade("KRW-S000", 800, 10_000.0, midnight, 10_010.0, 10.0)
+    ours = peers._replace(exit_bar=midnight + 1, exit=10_020.0)
+    assert len(differences([ours], [peers])) == 2
+    assert unexplained([ours], [peers]) == []
+    other = ours._replace(symbol="KRW-S001")
+    later = ours._replace(entry_bar=midnight + 2, exit_bar=midnight + 9)
+    early = peers._replace(exit_bar=midnight - 1)
+    for wrong in (other, later):
+        assert unexplained([ours, wrong], [peers]) == [f"only ours: {wrong}"]
+    assert len(unexplained([ours], [early])) == 2
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("symbols", [1, 3])
@@ -78,7 +99,9 @@ def test_a_quick_run_has_a_row_for_each_claim(monkeypatch: pytest.MonkeyPatch) -
     assert "a year of minutes, 2 coins, compiled" in names
     assert "a year of minutes, 2 stocks, qts backtest on files" in names
     for symbols in ("1 symbol", "20 symbols", "100 symbols"):
-        differing = rows[f"trades that differ, {symbols} x 600", "trades of all runs"]
+        differing = rows[
+            f"trades that differ without a reason, {symbols} x 600", "trades of all runs"
+        ]
         assert differing["holds"]
         for way in (backtest.COMPILED, backtest.GENERIC, backtest.ON_BARS):
             for name in PEERS:

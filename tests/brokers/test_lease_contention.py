@@ -12,7 +12,7 @@ from qts.brokers import AccountLease, open_account
 from qts.database import Database
 from qts.domain import Secret, TimeLimit
 from qts.orders import attempts as attempts_module
-from qts.orders.queries import SQL
+from qts.orders.ledger_values import SQL
 from qts.risk import KillSwitch
 from tests.brokers import contenders as kit
 from tests.brokers.contenders import KEY, Contender, Request

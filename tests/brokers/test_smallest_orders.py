@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.brokers.smallest_orders import SmallestOrders
+from qts.brokers.rehearsal_orders import SmallestOrders
 from qts.domain import (
     BookLevel,
     Instrument,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qts.brokers.upbit_fills import OVERLAP, AppliedFills, UpbitFillReader
+from qts.brokers.upbit_codec import OVERLAP, AppliedFills, UpbitFillReader
 from qts.database import Database
 from tests.brokers.test_upbit_broker import far_below
 from tests.conformance.venues import MORNING, UpbitVenue, upbit

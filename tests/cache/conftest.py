@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from qts.cache import Cache, CacheConfig, CacheLoader, CacheStore
-from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
+from qts.cache.store import MemoryStore
 from qts.database import Database
 from qts.domain import Clock, ManualClock, Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home, ValkeyServer

@@ -43,7 +43,7 @@ async def test_keys_that_change_together_lie_on_one_node(
     from redis.crc import key_slot
 
     from qts.cache import CachedOrderBook
-    from qts.cache.commands import book_keys
+    from qts.cache.store import book_keys
 
     slots = {
         key_slot(key.encode()) for key in book_keys(config.prefix + CachedOrderBook.key("005930"))

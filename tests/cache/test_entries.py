@@ -20,7 +20,7 @@ from qts.cache import (
     CachedStrategyParams,
     CacheEntry,
 )
-from qts.cache.entry import are_plain, is_plain
+from qts.cache.store import are_plain, is_plain
 from qts.domain import RefusedError
 from tests.cache import samples
 

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from qts.cache import CacheConfig
+from qts.cache.call_policy import store_write
 from qts.cache.redis import RedisStore, connect
 from qts.cache.store import UNKNOWN_COUNT, CountRequest
-from qts.cache.write_behind import store_write
 from qts.embedded import ValkeyServer
 from tests.cache import samples
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from qts.cache.entry import BookSides
-from qts.cache.memory import MemoryStore
-from qts.cache.store import StoreWrite
+from qts.cache.store import BookSides, MemoryStore, StoreWrite
 from qts.domain import ManualClock
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.cache import Cache, CacheConfig, CachedPrice, Invalidation
-from qts.cache.memory import MemoryStore
+from qts.cache.store import MemoryStore
 from qts.domain import (
     CacheStaleDataError,
     ManualClock,

@@ -11,9 +11,8 @@ import pytest
 
 from qts import telemetry
 from qts.cache import Cache, CacheConfig, CacheStatus, Invalidation
-from qts.cache.memory import MemoryStore
-from qts.cache.status import QueueStatus, RegionStatus
-from qts.cache.store import Health
+from qts.cache.monitor import QueueStatus, RegionStatus
+from qts.cache.store import Health, MemoryStore
 from qts.domain import ManualClock
 from tests.cache import samples
 from tests.cache.loader import MemoryLoader

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from qts.cache import Cache, CacheConfig, TradeIds
-from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
-from qts.cache.store import CountRequest
+from qts.cache.store import CountRequest, MemoryStore
 from qts.domain import ManualClock, RefusedError, TradeLimitExceededError, UnreachableError
 from qts.embedded import ValkeyServer
 from tests.cache.conftest import until

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.cache import BreakerConfig, Cache, CacheConfig, Ttls
-from qts.cache.call_policy import CallPolicy
-from qts.cache.memory import MemoryStore
+from qts.cache.call_policy import CallPolicy, WriteBehindQueue
 from qts.cache.redis import RedisStore
-from qts.cache.store import StoreWrite
-from qts.cache.write_behind import WriteBehindQueue
+from qts.cache.store import MemoryStore, StoreWrite
 from qts.domain import ManualClock, Secret, UnreachableError
 from tests.cache import samples
 from tests.cache.conftest import until

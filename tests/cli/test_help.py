@@ -63,6 +63,7 @@ def test_every_page_is_plain_and_has_an_example(
     shown, errors = capsys.readouterr()
     assert errors == ""
     assert re.search(r"^ +Example: (\w+=\S+ )?qts ", shown, re.MULTILINE)
+    assert not set("{}<>") & set(shown.partition("\n")[0])
     assert re.findall(r"<\w[^>]*>|<=x|\.\.\.$", shown.replace("[ARGS]...", ""), re.MULTILINE) == []
 
 
@@ -135,6 +136,16 @@ def test_a_group_without_a_command_prints_its_help(capsys: pytest.CaptureFixture
 def test_a_wrong_name_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["ordesr"]) == 2
     assert "Did you mean 'orders'" in capsys.readouterr().err
+
+
+def test_a_wrong_choice_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "--role", "fee"]) == 2
+    assert capsys.readouterr().err == (
+        "qts: Invalid value for '--role': 'fee' is not one of 'all', 'feed', 'strategies', "
+        "'execution'; did you mean feed? (see 'qts run --help')\n"
+    )
+    assert run_command(["run", "--role", "zzzz"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

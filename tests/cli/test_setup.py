@@ -15,7 +15,7 @@ import pytest
 from qts.config import load
 from qts.domain import RefusedError
 from qts.simulators import KisKey, MarketConfig, UpbitKey
-from qts.venues.upbit.codes import decode_reply
+from qts.venues.upbit.client import decode_reply
 from tests.acceptance.venues import SimulatedAccount, simulated_account
 from tests.cli.test_rehearse import SECRETS, environ, qts
 from tests.homes import create_home

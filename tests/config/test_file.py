@@ -10,10 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qts.config import Config, load, render, resolve
-from qts.config.formatting import dotted
 from qts.config.render import toml
 from qts.config.schema import RENAMED, schema_of
-from qts.config.settings_file import read
+from qts.config.settings_file import dotted, read
 from qts.domain import ConfigError, Secret
 from tests.config.conftest import Write, ordinary_user
 from tests.config.strategies import CONFIGS, TEXT

@@ -15,10 +15,16 @@ from contextlib import AsyncExitStack
 import pytest
 
 from qts.cache import CacheConfig
-from qts.cache.entry import BookSides
-from qts.cache.memory import MemoryStore
 from qts.cache.redis import RedisStore
-from qts.cache.store import LIMIT_REACHED, UNKNOWN_COUNT, CacheStore, CountRequest, StoreWrite
+from qts.cache.store import (
+    LIMIT_REACHED,
+    UNKNOWN_COUNT,
+    BookSides,
+    CacheStore,
+    CountRequest,
+    MemoryStore,
+    StoreWrite,
+)
 from qts.domain import Secret
 from tests.cache.cluster import Cluster
 

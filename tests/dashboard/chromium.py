@@ -28,6 +28,8 @@ QUIET = (
     "--disable-component-update",
     "--disable-default-apps",
     "--disable-extensions",
+    "--disable-gpu",  # else a process draws in software, and pages wait for it
+    "--disable-quic",
     "--disable-sync",
     "--no-first-run",
     "--metrics-recording-only",

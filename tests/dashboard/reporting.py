@@ -10,7 +10,7 @@ from typing import Any
 
 from qts.brokers import AccountLease
 from qts.dashboard.live_status import AccountStatus, SafetyStatus, VenueStatus
-from qts.dashboard.run_status import RunStatusWriter
+from qts.dashboard.runs import RunStatusWriter
 from qts.dashboard.verdict import Observed, judge
 from qts.database import Database
 from qts.domain import AccountKey, SystemClock

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from qts.cache import CacheStatus, CacheStore
-from qts.cache.status import QueueStatus, RegionStatus
+from qts.cache.monitor import QueueStatus, RegionStatus
 from qts.cache.store import Health, StoreWrite
 from qts.dashboard.live_status import (
     KEY,
@@ -22,7 +22,7 @@ from qts.dashboard.live_status import (
     StrategyStatus,
     encode,
 )
-from qts.dashboard.terminal.source import TerminalSnapshot
+from qts.dashboard.terminal.tables import TerminalSnapshot
 from qts.dashboard.verdict import Observed, judge
 from qts.events import EngineStatus, LaneStatus, Latency
 from qts.feed import FeedStatus, PollerStatus

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from qts.dashboard import Role
-from qts.dashboard.params import validate_params
+from qts.dashboard.action_service import validate_params
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.events import DeadLetterAdmin

@@ -9,10 +9,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from qts.dashboard import ApiTokens, Role
-from qts.dashboard.api.endpoints import QUERIES
-from qts.dashboard.api.idempotency import IdempotentRequests, StoredAnswer
-from qts.dashboard.api.problem import ProblemError
-from qts.dashboard.cursor import encode_cursor
+from qts.dashboard.api.openapi import QUERIES, ProblemError
+from qts.dashboard.api.server import IdempotentRequests, StoredAnswer
+from qts.dashboard.pages import encode_cursor
 from qts.database import Database
 from qts.domain import ManualClock, OperationError
 from qts.risk import KillSwitch

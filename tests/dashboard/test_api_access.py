@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from qts.dashboard import ApiTokens, DashboardConfig, Role
-from qts.dashboard.api.access import BURST_S, RequestQuota
-from qts.dashboard.api.endpoints import ACTIONS, QUERIES
+from qts.dashboard.api.openapi import ACTIONS, QUERIES
+from qts.dashboard.api.server import BURST_S, RequestQuota
 from qts.dashboard.api.tokens import InvalidTokenError
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Secret

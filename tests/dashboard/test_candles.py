@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.dashboard.candles import Candles, bars
+from qts.dashboard.run_records import Candles, bars
 from qts.domain import RefusedError
 from qts.feed import PatternRecord
-from qts.feed.observer import Context, Inputs, Meta, Observation, ObservationSnapshot, State
+from qts.feed.ingest import Context, Inputs, Meta, Observation, ObservationSnapshot, State
 from qts.feed.recorder import compress
 
 BEGAN = datetime(2026, 11, 16, 0, 0, tzinfo=UTC)

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from qts.brokers import open_account
 from qts.cli.main import run_command
 from qts.dashboard import DailyReport, load_report, parse_day, render_report_html
-from qts.dashboard.daily_report import ReportSchedule, _fill, closed_trades, day_bounds
+from qts.dashboard.daily_report import ReportSchedule, day_bounds
 from qts.dashboard.report_page import generate_report, report_message, summary_line
-from qts.dashboard.run_samples import RunCounts, RunSample, counted
+from qts.dashboard.results import _fill, closed_trades
+from qts.dashboard.run_records import RunCounts, RunSample, counted
 from qts.database import Database
 from qts.domain import AccountKey, ManualClock, RefusedError, Secret, Side
 from qts.events import EventEngine

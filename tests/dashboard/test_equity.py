@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qts.dashboard.equity import SPANS, load_curve, load_day_profit
+from qts.dashboard.results import CURVE_SPANS, load_curve, load_day_profit
 from qts.database import Database
 from qts.domain import RefusedError
 from qts.pipeline import trading_day_start
@@ -60,7 +60,7 @@ async def test_a_span_begins_where_it_should(database: Database) -> None:
     await store(database, [(NOW - timedelta(days=days), 100 + days) for days in (0, 3, 20, 200)])
     found = {
         span: [each.equity for each in (await load_curve(database, (PAPER,), span, NOW)).points]
-        for span in SPANS
+        for span in CURVE_SPANS
     }
     assert found == {
         "1d": [100],
@@ -91,7 +91,9 @@ async def test_the_day_starts_with_the_last_equity_before_it(database: Database)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from(sorted(SPANS)))
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from(sorted(CURVE_SPANS))
+)
 async def test_the_drawdown_is_that_of_all_samples(
     database: Database, equities: list[int], span: str
 ) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from qts import telemetry
-from qts.app.simulated_venue import SimulatedVenue
+from qts.app.account_configs import SimulatedVenue
 from qts.app.trading import TradingSystem
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore

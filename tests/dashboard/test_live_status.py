@@ -23,10 +23,10 @@ from qts.brokers import AccountLease
 from qts.cache import CacheConfig
 from qts.config import Config
 from qts.dashboard import DashboardConfig, LiveStatusSource, read_live
+from qts.dashboard.handlers import MAX_ENTRIES, QueryCache
 from qts.dashboard.hub import Hub
 from qts.dashboard.live_status import LiveReading, encode, largest_drops
-from qts.dashboard.query_cache import MAX_ENTRIES, QueryCache
-from qts.dashboard.run_metrics import RateMeter
+from qts.dashboard.run_figures import RateMeter
 from qts.dashboard.terminal.tables import banner, is_normal
 from qts.database import Database, DatabaseConfig
 from qts.domain import ManualClock, OperationError, Secret, SystemClock

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qts.dashboard.decoding import decode_params
-from qts.dashboard.log_files import MAX_BYTES, MAX_LINES, LogFiles, tail
+from qts.dashboard.handlers import decode_params
 from qts.dashboard.pages import LogsParams
+from qts.dashboard.run_records import MAX_BYTES, MAX_LINES, LogFiles, tail
 from qts.domain import RefusedError
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_pages import visit
@@ -56,11 +56,11 @@ async def test_only_known_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "log" / "dashboard.log").write_text(RUN)
     (tmp_path / "secret.log").write_text("x")
     files = LogFiles(tmp_path, None)
-    found = await files.logs(LogsParams())
+    found = await files.logs()
     assert (found.file, found.has_run_log, len(found.lines)) == ("dashboard", False, 2)
     for name in ("../secret", "secret", "/etc/passwd"):
         with pytest.raises(RefusedError, match="there are: dashboard"):
-            await files.logs(LogsParams(file=name))
+            await files.logs(name)
     with pytest.raises(RefusedError, match="one of critical, debug, error"):
         decode_params({"level": "loud"}, LogsParams)
     own = LogFiles(tmp_path, tmp_path / "secret.log")

@@ -66,8 +66,11 @@ async def test_a_position_is_closed_and_the_account_flattened(run: Run, browser:
         await page.keyboard.press("Enter")
         await tab.wait_text("#toast", f"SELL 2 {STOCKS[0]} filled; 1 open order cancelled")
 
-        await page.wait_for_selector(
-            f'[data-do="close"][data-symbol="{STOCKS[0]}"]', state="detached"
+        closed = f'[data-do="close"][data-symbol="{STOCKS[0]}"]'
+        await page.wait_for_selector(closed, state="detached")
+        # The position and its open order leave the page with two answers of the dashboard.
+        await page.wait_for_function(
+            "() => document.querySelectorAll('[data-do=cancel]').length === 1"
         )
         await page.click("#flatten")
         text = await page.inner_text("#confirm")

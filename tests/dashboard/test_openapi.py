@@ -12,7 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
 from qts.dashboard import openapi_document
-from qts.dashboard.api.endpoints import ACTIONS, QUERIES
+from qts.dashboard.api.openapi import ACTIONS, QUERIES
 from tests.dashboard.conftest import Site
 from tests.dashboard.programs import program
 

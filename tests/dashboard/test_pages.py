@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ PAGES = {
     "settings": "Operator actions",
     "runs": "Sums by mode and currency",
 }
+
+VISIT_S = 100.0  # of all that a test does on a page; the time limit of a test is 120 s
+CLOSE_S = 10.0
 
 
 async def shoot(page: Any, name: str, **more: Any) -> None:
@@ -75,12 +79,13 @@ class BrowserTab:
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
         try:
-            await self.page.unroute_all(behavior="ignoreErrors")
-            await self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
-            await self.page.context.clear_cookies()
-            # Of the same site as the next address, so that Chromium keeps the process of the page.
-            await self.page.goto(f"{self._address}/page/icon.svg")
-        except Error:  # the dashboard has ended
+            async with asyncio.timeout(TIMEOUT_S):
+                await self.page.unroute_all(behavior="ignoreErrors")
+                await self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+                await self.page.context.clear_cookies()
+                # Of the same site as the next address: Chromium keeps the process of the page.
+                await self.page.goto(f"{self._address}/page/icon.svg")
+        except (Error, TimeoutError):  # the dashboard has ended, or the page no longer answers
             return False
         return True
 
@@ -111,24 +116,39 @@ async def visit(
 ) -> AsyncIterator[BrowserTab]:
     """Log in with the link; fail if the page logged a problem. `prepare` gets a new, empty page."""
     options = repr(sorted(more.items()))
-    page = None if prepare else _left.pop(options, None)
-    if page is None:
-        page = await (await browser.new_context(**more)).new_page()
-    await page.set_viewport_size({"width": width, "height": height})
-    tab = BrowserTab(page, link.split("/login")[0])
+    page = None
     try:
-        for step in prepare(page) if prepare else ():
-            await step
-        await page.goto(link)
-        await page.wait_for_url("**/", timeout=TIMEOUT_S * 1000)
-        await page.wait_for_selector("#banner")
-        yield tab
+        # Some calls of Playwright wait without end: the error names the one that did.
+        async with asyncio.timeout(VISIT_S):
+            page = None if prepare else _left.pop(options, None)
+            if page is None or not await _answers(page):
+                page = await (await browser.new_context(**more)).new_page()
+            await page.set_viewport_size({"width": width, "height": height})
+            tab = BrowserTab(page, link.split("/login")[0])
+            for step in prepare(page) if prepare else ():
+                await step
+            await page.goto(link)
+            await page.wait_for_url("**/", timeout=TIMEOUT_S * 1000)
+            await page.wait_for_selector("#banner")
+            yield tab
         assert tab.problems == []
         if prepare is None and await tab.leave():
             _left[options] = page
     finally:
-        if page not in _left.values():
-            await page.context.close()
+        if page is not None and page not in _left.values():
+            with suppress(TimeoutError):  # a page that hangs does not close either
+                async with asyncio.timeout(CLOSE_S):
+                    await page.context.close()
+
+
+async def _answers(page: Any) -> bool:
+    """Return whether the page of an earlier visit still answers."""
+    from playwright.async_api import Error
+
+    with suppress(Error, TimeoutError):
+        async with asyncio.timeout(TIMEOUT_S):
+            return bool(await page.evaluate("true"))
+    return False
 
 
 # Empty pages of earlier visits, by the options of their contexts: a new page takes a second of CPU.

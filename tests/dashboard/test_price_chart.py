@@ -72,8 +72,8 @@ async def test_the_chart_shows_what_was_traded_and_where_time_is_missing(
         await tab.page.click('[data-bar="60"]')
         await tab.page.wait_for_selector('#price-chart:not([data-bars="301"])')
         await tab.page.keyboard.press("t")
-        await tab.open("market")
-        assert await tab.page.locator("#price-chart").count() == 0
+        await tab.open("market")  # a page of the same name: it may be the one before
+        await tab.page.wait_for_selector("#price-chart", state="detached")
 
 
 async def test_zoom_by_buttons(site: Site, browser: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from qts.app.simulated_venue import SimulatedVenue
+from qts.app.account_configs import SimulatedVenue
 from qts.app.trading import TradingSystem
 from qts.cache import CacheConfig
 from qts.cache.redis import RedisStore
@@ -24,7 +24,7 @@ from qts.domain import Secret
 from qts.embedded import Home
 from qts.events import DeadLetterAdmin, StoredDeadLetter
 from qts.events import payloads as p
-from qts.pipeline.maintenance import STREAM_DOWN
+from qts.pipeline.engine import STREAM_DOWN
 from qts.risk import RiskLimitsConfig
 from tests.accounts import PAPER, trading_system
 from tests.dashboard.conftest import opened

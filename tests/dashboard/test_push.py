@@ -24,7 +24,7 @@ from qts.dashboard import DashboardConfig, Role
 from qts.database import Database
 from qts.domain import Secret, SystemClock
 from qts.notify import Message, address_hash, new_key, public_key, read_key
-from qts.notify.web_push import WebPushChannel
+from qts.notify.channels import WebPushChannel
 from tests.dashboard.certificates import make_pair
 from tests.dashboard.chromium import Chromium
 from tests.dashboard.conftest import Site, opened

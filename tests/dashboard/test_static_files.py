@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from qts.dashboard.server import PAGE
-from qts.dashboard.static_files import StaticFiles
+from qts.dashboard.server import PAGE, StaticFiles
 from tests.dashboard.conftest import Site
 from tests.dashboard.test_pages import visit
 

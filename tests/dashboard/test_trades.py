@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from qts.backtest import Trade
-from qts.dashboard.trades import group_trades, load_trades, to_csv
+from qts.dashboard.results import group_trades, load_trades, to_csv
 from tests.accounts import PAPER
 from tests.dashboard.conftest import Site
 from tests.dashboard.filled import TRIPS, store_trips

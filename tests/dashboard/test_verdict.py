@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from qts.app.simulated_venue import is_simulated
+from qts.app.account_configs import is_simulated
 from qts.brokers import AccountLease, is_account_locked
 from qts.config import Config
 from qts.dashboard.live_status import STALE_S, LimitStatus, LiveStatus, SafetyStatus, VenueStatus
-from qts.dashboard.run_status import RunStatus, StoredRunStatus
+from qts.dashboard.runs import RunStatus, StoredRunStatus
 from qts.dashboard.terminal.tables import frame, rows_of
 from qts.dashboard.verdict import Observed, StoredState, judge
 from qts.database import Database

@@ -13,7 +13,7 @@ import pytest
 
 from qts.brokers import open_account
 from qts.database import Database, DatabaseConfig, migrate
-from qts.database.migrations import FOLDER
+from qts.database.sql import FOLDER
 from qts.domain import AccountKey, Secret
 from qts.orders import list_positions
 from qts.risk import FailSafe, KillSwitch, SafetyState

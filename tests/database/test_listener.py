@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qts.database import Database, DatabaseConfig, Listener, ListenStarted, Notification
-from qts.database import listener as listener_module
+from qts.database import connection as connection_module
 from qts.domain import Secret
 from tests.database.backends import backends, end_backends, until
 
@@ -83,7 +83,7 @@ async def test_a_listener_waits_for_a_server_that_refuses_it(
 async def test_a_reader_that_is_too_slow_gets_a_new_start(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "MAX_PENDING", 3)
+    monkeypatch.setattr(connection_module, "MAX_PENDING", 3)
     async with database.listen("orders") as listener:
         await next_of(listener)
         for number in range(5):
@@ -100,7 +100,7 @@ async def test_a_reader_that_is_too_slow_gets_a_new_start(
 async def test_a_silent_connection_is_pinged_and_kept(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "PING_INTERVAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "PING_INTERVAL_S", 0.05)
     async with database.listen("orders") as listener:
         await next_of(listener)
         waiting = asyncio.create_task(next_of(listener))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qts.database import Database, DatabaseConfig, migrate, migration_status
-from qts.database.migrations import FOLDER, read_folder
+from qts.database.sql import FOLDER, read_folder
 from qts.domain import OperationError, RefusedError, SchemaTooNewError, Secret
 
 FIRST = (FOLDER / "0001_schema_migration.sql").read_text()

@@ -40,7 +40,7 @@ async def test_reserved_connections_do_not_wait_for_the_pool(
 ) -> None:
     """Their statements stay prepared with a generic plan, and survive the end of their sessions."""
     config = DatabaseConfig(pool_min=1, pool_max=1, connect_timeout_s=1.0)
-    async with Database.open(database_url, config) as database, database.reserved(2) as reserved:
+    async with Database.open(database_url, config) as database, database.reserved(1) as reserved:
         async with database.transaction():  # the only connection of the pool
             for _ in range(3):
                 assert (await reserved.fetch_idempotent("SELECT $1::int", 1))[0][0] == 1
@@ -51,6 +51,31 @@ async def test_reserved_connections_do_not_wait_for_the_pool(
             assert await reserved.fetchval("SELECT current_setting($1)", name) == value
         await end_backends(postgres_admin, database_url)
         assert (await reserved.fetch_idempotent("SELECT $1::int", 2))[0][0] == 2
+
+
+async def test_what_a_caller_starts_with_a_result_comes_before_the_release(
+    database_url: Secret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    released = asyncio.Event()
+
+    async def act() -> None:
+        order.append("request")
+
+    async with Database.open(database_url, DatabaseConfig(pool_min=1, pool_max=1)) as database:
+        release = database._release
+
+        async def record(connection: Any) -> None:
+            order.append("release")
+            await release(connection)
+            released.set()
+
+        monkeypatch.setattr(database, "_release", record)
+        await database.fetch_idempotent("SELECT 1")
+        request = asyncio.create_task(act())
+        await released.wait()
+        await request
+    assert order == ["request", "release"]
 
 
 async def test_a_long_statement_is_ended_and_the_connection_lives_on(database_url: Secret) -> None:

@@ -19,8 +19,7 @@ from structlog.testing import CapturingLogger
 from qts.database import Database
 from qts.domain import EventRefusedError, Secret
 from qts.events import Catalogue, DeadLetterAdmin, Event, EventEngine, dead_letters
-from qts.events.dead_letter_store import PostgresDeadLetterStore
-from qts.events.dead_letters import DeadLetter, replay_requested
+from qts.events.dead_letters import DeadLetter, PostgresDeadLetterStore, replay_requested
 from qts.events.payloads import DashboardUpdate, LogWrite
 from tests.events.samples import TIMEOUT_S, fill, step_all
 

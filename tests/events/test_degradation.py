@@ -22,9 +22,8 @@ from qts.events import (
     Priority,
     batch,
 )
-from qts.events.degradation import DegradationController
 from qts.events.payloads import PriceTick
-from qts.events.status import EngineStatus, LaneMetrics
+from qts.events.status import DegradationController, EngineStatus, LaneMetrics
 from tests.events.conftest import MakeEngine
 from tests.events.samples import TIMEOUT_S, fill, log_line, signal, step_all, tick
 

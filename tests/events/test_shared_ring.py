@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from qts.events.process import protocol
+from qts._native import SharedRing
+from qts.events.lane_child import Memory, open_ring, shared_memory
 from tests.events.samples import TIMEOUT_S
 
 
-def small(capacity: int = 256) -> tuple[protocol.SharedRing, protocol.SharedRing]:
+def small(capacity: int = 256) -> tuple[SharedRing, SharedRing]:
     """Return both sides of a ring in one process."""
-    memory = protocol.shared_memory(capacity)
-    return protocol.open_ring(memory), protocol.open_ring(memory)
+    memory = shared_memory(capacity)
+    return open_ring(memory), open_ring(memory)
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -108,8 +109,8 @@ def test_a_closed_ring_lets_a_sleeper_go() -> None:
     assert reader.closed
 
 
-def push_until_killed(memory: protocol.Memory, sizes: list[int]) -> None:
-    ring, number = protocol.open_ring(memory), 0
+def push_until_killed(memory: Memory, sizes: list[int]) -> None:
+    ring, number = open_ring(memory), 0
     while True:
         record = number.to_bytes(8, "little") + b"x" * sizes[number % len(sizes)]
         if ring.push(record, 0.1):
@@ -120,12 +121,12 @@ def push_until_killed(memory: protocol.Memory, sizes: list[int]) -> None:
 def test_a_writer_killed_at_any_moment_leaves_whole_records_in_order() -> None:
     """The writer is killed while it writes: no gap, no torn record."""
     sizes = [0, 1, 7, 8, 100, 3000, 50_000]
-    memory = protocol.shared_memory()
+    memory = shared_memory()
     process = multiprocessing.get_context("spawn").Process(
         target=push_until_killed, args=(memory, sizes), daemon=True
     )
     process.start()
-    reader, number = protocol.open_ring(memory), 0
+    reader, number = open_ring(memory), 0
 
     def read(seconds: float) -> int:
         nonlocal number

@@ -13,8 +13,7 @@ from qts.brokers import FeesConfig
 from qts.domain import Fill, Side, Tick
 from qts.explain import DayLedger, DayOrder, Item, attribute
 from qts.explain.attribution import earned, last_prices, needed_moments
-from qts.explain.market import Prices, read_prices
-from qts.explain.replayed import _orders
+from qts.explain.replayed import Prices, _orders, read_prices
 from qts.pipeline import SignalOutcome
 from qts.strategies import Strategy
 from tests.backtest.tapes import BEGIN, tape

@@ -14,9 +14,8 @@ from qts.brokers import FeesConfig, PaperConfig
 from qts.domain import MANUAL, Side, Tick
 from qts.explain import DayLedger, DayOrder
 from qts.explain.attribution import earned, last_prices, needed_moments
-from qts.explain.ledger import exact
-from qts.explain.market import Prices, RecordedQuote, read_prices
-from qts.explain.pairs import pair_orders
+from qts.explain.ledger import exact, pair_orders
+from qts.explain.replayed import Prices, RecordedQuote, read_prices
 from qts.pipeline import SignalOutcome
 from qts.risk import RiskLimitsConfig
 from tests.backtest.tapes import BEGIN, prices, tape, walk

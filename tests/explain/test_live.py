@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from qts.domain import MANUAL, ExitLevels, IntentType, Position, Side
 from qts.explain import DayLedger
-from qts.explain.live import load_exits, load_live_ledger
+from qts.explain.ledger import load_exits, load_live_ledger
 from qts.pipeline import PortfolioState
 from tests.accounts import VENUE
 from tests.orders.kit import PRICE, SYMBOL, OrderKit

@@ -15,8 +15,7 @@ from qts.app.trading import TradingSystem
 from qts.config import Config
 from qts.domain import SystemClock, Tick
 from qts.embedded import Home
-from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE
-from qts.verify.sandbox import open_sandbox
+from qts.verify.order_latency import ENTRY_PRICE, STOP_PRICE, open_sandbox
 from tests.embedded.clients import processes_in
 from tests.outbox.kit import until
 

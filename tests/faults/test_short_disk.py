@@ -16,6 +16,12 @@ from tests.embedded.clients import until
 
 STOPPED = "recording stopped; the disk is short of space"
 SIZE_MB = 200
+# Ten minutes are ten hours of the simulated market, in which its index may move by 8 %.
+MOVING_MARKET = {
+    "QTS_RISK__STOPS__VOLATILITY_WARNING": "0.5",
+    "QTS_RISK__STOPS__VOLATILITY_HALF": "0.6",
+    "QTS_RISK__STOPS__VOLATILITY_KILL": "0.7",
+}
 
 
 @contextmanager
@@ -51,7 +57,7 @@ def test_a_run_trades_on_while_the_disk_is_too_full_to_record(tmp_path: Path) ->
 def test_ten_minutes_on_a_disk_of_200_mb(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk") as disk,
-        running(home := disk / "home", "--duration", "600s") as run,
+        running(home := disk / "home", "--duration", "600s", **MOVING_MARKET) as run,
     ):
         run.until("OK after")
         run.ends_well()

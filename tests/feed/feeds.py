@@ -11,7 +11,7 @@ from qts.app.kis_venue import KisVenue
 from qts.brokers import CalendarOptions, ConnectOptions
 from qts.domain import Clock, Instruments
 from qts.feed import Feed, FeedCallbacks, FeedConfig, ScanPlan, plan_scan_offline
-from qts.feed.observer import Sink
+from qts.feed.ingest import Sink
 from qts.venues import KisConfig
 
 VENUE = KisVenue()

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from qts.feed import ObservationSnapshot, PatternRecord
-from qts.feed.observer import SCHEMA, Context, Inputs, Meta, Observation, State
+from qts.feed.ingest import SCHEMA, Context, Inputs, Meta, Observation, State
 from tests.feed.market import MONDAY_OPEN
 
 

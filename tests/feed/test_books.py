@@ -21,7 +21,7 @@ from qts.domain import (
     Tick,
 )
 from qts.feed import Feed, FeedCallbacks, FeedConfig
-from qts.feed.book_poller import BookPoller, book_interval_s
+from qts.feed.requests import BookPoller, book_interval_s
 from qts.simulators import (
     KisSimulator,
     KisSimulatorConfig,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.feed import BurstManager, Surge
-from qts.feed.burst import MAX_BURST_S, MAX_BURSTS
+from qts.feed.bursts import MAX_BURST_S, MAX_BURSTS
 
 EVENTS = st.one_of(
     st.tuples(st.just("offer"), st.integers(0, 30), st.floats(-0.3, 0.3)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.feed.burst import BurstBudget
+from qts.feed.bursts import BurstBudget
 
 
 def test_a_full_set_can_start_at_once() -> None:

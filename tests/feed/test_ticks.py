@@ -30,7 +30,7 @@ from qts.feed import (
     TickBuilder,
     read_records,
 )
-from qts.feed.observer import DECODER
+from qts.feed.ingest import DECODER
 from qts.simulators import KisSimulator, KisSimulatorConfig, MarketConfig
 from qts.venues import Quote
 from qts.venues.kis.frames import MalformedFrameError, trade_quote

@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 from qts.domain import Bar, Market, OperationError, RefusedError, Timeframe
 from qts.feed import TradingCalendar
 from qts.history import BarCatalogue, Finding, Series, check_catalogue
-from qts.history.catalogue_file import BAR_FIELDS, TICKS, bar_rows, make_rows
-from qts.history.ranges import Range, clip, merge, subtract
+from qts.history.catalogue_file import (
+    BAR_FIELDS,
+    TICKS,
+    Range,
+    bar_rows,
+    clip,
+    make_rows,
+    merge,
+    subtract,
+)
 
 BTC = Series(Market.UPBIT, "1m", "KRW-BTC")
 SAMSUNG = Series(Market.KRX, "1d", "005930")

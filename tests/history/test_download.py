@@ -33,7 +33,7 @@ from qts.venues import (
     UpbitHistory,
     UpbitHistoryRules,
 )
-from qts.venues.kis.history import midnight
+from qts.venues.kis.quotes import midnight
 from tests.history.downloads import ListedBars, Unreachable, download, stored
 from tests.venues.kis import config_for, open_client
 

@@ -13,7 +13,7 @@ from qts import telemetry
 from qts.database import Database
 from qts.domain import ManualClock, UnreachableError
 from qts.notify import RULES, AlertRule, Message, NotificationService, NotifyConfig, RecentAlerts
-from qts.notify.alert_watcher import REPEAT_INTERVAL_S, AlertWatcher, RuleState, Samples
+from qts.notify.alerts import REPEAT_INTERVAL_S, AlertWatcher, RuleState, Samples
 from qts.notify.message_store import MessageStore
 from tests.notify.receiver import until
 

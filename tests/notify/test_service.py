@@ -25,10 +25,10 @@ from qts.notify import (
     TelegramConfig,
     WebhookConfig,
 )
-from qts.notify import sender as sender_module
+from qts.notify import service as service_module
 from qts.notify.message import Message
 from qts.notify.message_store import MessageStore, QueuedMessage
-from qts.notify.sender import Sender
+from qts.notify.service import Sender
 from qts.outbox import (
     SYSTEM_EVENT,
     TRADE_EVENT,
@@ -58,8 +58,8 @@ class OrderAccepted(msgspec.Struct, rename="camel"):
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module, "BACKOFF_S", (0.01, 0.05))
-    monkeypatch.setattr(sender_module, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(service_module, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(service_module, "POLL_INTERVAL_S", 0.02)
 
 
 def settings(receiver: Receiver, **more: Any) -> NotifyConfig:
@@ -200,14 +200,14 @@ async def test_a_new_address_enables_a_disabled_channel(
 async def test_declined_messages_are_abandoned_in_the_end(
     database: Database, receiver: Receiver
 ) -> None:
-    receiver.answers.extend([400] * sender_module.DECLINED_TRIES)
+    receiver.answers.extend([400] * service_module.DECLINED_TRIES)
     bad = a_message("bad")
     async with running(database, settings(receiver)) as notifications:
         await notifications.store.enqueue(bad, ("webhook",))
-        await receiver.until_requested(sender_module.DECLINED_TRIES)
+        await receiver.until_requested(service_module.DECLINED_TRIES)
 
         async def abandoned() -> bool:
-            tries = sender_module.DECLINED_TRIES
+            tries = service_module.DECLINED_TRIES
             return await state_of(database, "webhook", bad.event_id) == ("GIVEN_UP", tries)
 
         await until(abandoned)

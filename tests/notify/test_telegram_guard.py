@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qts.domain import ManualClock
 from qts.notify import Caller, Confirmation, TelegramConfig
-from qts.notify.telegram_guard import (
+from qts.notify.telegram_api import (
     COMMANDS_PER_MINUTE,
     CONFIRM_WITHIN_S,
     CommandLimit,

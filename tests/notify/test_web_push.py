@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from qts.database import Database
 from qts.domain import ManualClock, RefusedError, Secret, SystemClock
 from qts.notify import NotifyConfig, new_key, public_key, read_key, subscribe
+from qts.notify.channels import PushSubscription, WebPushChannel, encrypt
 from qts.notify.message_store import MessageStore
-from qts.notify.sender import Sender
-from qts.notify.web_push import PushSubscription, WebPushChannel, encrypt
+from qts.notify.service import Sender
 from tests.notify.conftest import a_message
 from tests.notify.receiver import Receiver
 

@@ -17,7 +17,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from qts.app.backup import without_password
+from qts.app.servers import without_password
 from qts.domain import Secret
 from qts.embedded import Home
 from tests.cli.test_run import NO_DASHBOARD, Qts, _clean_environ

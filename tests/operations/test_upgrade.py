@@ -17,8 +17,8 @@ import pytest
 
 from qts.cli.main import run_command
 from qts.config import describe, resolve
-from qts.database.migrations import FOLDER as FOLDER_OF_MIGRATIONS
-from qts.database.migrations import read_folder
+from qts.database.sql import FOLDER as FOLDER_OF_MIGRATIONS
+from qts.database.sql import read_folder
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 from qts.outbox import TRADE_EXIT

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from qts.domain import RefusedError
 from qts.optimise import SearchSpace, make_folds, trial_count
-from qts.optimise.samplers import Method, make_sampler
+from qts.optimise.search import Method, make_sampler
 from qts.strategies import Strategy
 
 

@@ -37,7 +37,7 @@ from qts.outbox import (
 )
 from qts.outbox.claims import Claims
 from qts.outbox.testing import HandledEvent, make_due, run_due
-from qts.pipeline.order_updates import position_update
+from qts.pipeline.order_handlers import position_update
 from qts.risk import AccountFacts, ApprovedOrder, FailSafe, KillSwitch, OrderProposal
 from qts.risk.proposal import approve
 from tests.orders.fake_venue import Venue

@@ -17,7 +17,7 @@ from qts.orders import SubmitResult, executor, freeze_position, load_account_sta
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, PostgresBus
 from qts.outbox.testing import RecordingBus
 from qts.pipeline.risk_snapshot import account_facts, trading_day_start
-from qts.risk import AccountFacts
+from qts.risk import AccountFacts, SafetyState
 from tests.orders.fake_venue import Venue, lost_reply
 from tests.orders.kit import STREAMS, SYMBOL, OrderKit, approved
 
@@ -180,6 +180,21 @@ async def test_a_lost_lock_between_commit_and_request_sends_nothing(
     await kit.executor.close()
     assert (await kit.attempts(submitted.intent_id))[0] == "THROTTLED"
     assert kit.venue.placed == []
+
+
+async def test_a_reconciliation_between_commit_and_request_is_no_failure_to_send(
+    kit: OrderKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream opens again while orders leave: they wait, and the fail-safe stays NORMAL."""
+    answers = iter([True, False] * 3)
+    monkeypatch.setattr(kit.executor, "_is_reconciled", lambda: next(answers))
+    for symbol in ("KRW-BTC", "KRW-ETH", "KRW-XRP"):
+        submitted = await submit(kit, symbol=symbol)
+        await kit.executor.close()
+        assert (await kit.attempts(submitted.intent_id))[0] == "THROTTLED"
+    assert kit.venue.placed == []
+    assert [entry.code for entry in await kit.fail_safe.log()] == []
+    assert (await kit.fail_safe.now()).state is SafetyState.NORMAL
 
 
 async def test_a_delay_between_commit_and_request_sends_nothing(

@@ -20,7 +20,7 @@ from qts.orders import (
     list_baseline,
     load_baseline,
 )
-from qts.orders.position import find_mismatches
+from qts.orders.ledger_values import find_mismatches
 from qts.risk import StopRecord, load_stop_records
 from tests.orders.kit import START, SYMBOL, OrderKit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -11,16 +12,18 @@ import pytest
 
 from qts.brokers import AccountLease
 from qts.database import Database
-from qts.domain import Account, ManualClock, Side, SystemClock, UnreachableError
-from qts.orders import resolve_manually
+from qts.domain import Account, AccountKey, ManualClock, Side, SystemClock, UnreachableError
+from qts.orders import Reconcile, resolve_manually
 from qts.orders.attempts import lock_attempt, mark_sent
 from qts.orders.engine import ExecutionEngine
+from qts.outbox import TRADE_COMMAND, OutboxEvent
+from qts.outbox.claims import Claims
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
 from tests.accounts import VENUE
 from tests.instruments import LISTED
 from tests.orders.fake_venue import lost_reply
-from tests.orders.kit import PRICE, START, SYMBOL, OrderKit, open_kit
+from tests.orders.kit import PRICE, START, STREAMS, SYMBOL, OrderKit, open_kit
 from tests.orders.test_reconcile import _running
 from tests.outbox.kit import until
 
@@ -361,6 +364,32 @@ async def test_the_start_finds_what_an_ended_run_has_sent(database: Database) ->
         assert await kit.attempts(submitted.intent_id) == ["ACKED"]
         assert (await kit.position())[0] == 2
         assert "FS070" not in await raised(kit)
+
+
+async def test_the_start_ends_the_claims_of_an_ended_run(database: Database) -> None:
+    """Else the entries of the symbol wait until the claim of its worker expires, half a minute."""
+    async with open_kit(database, SystemClock()) as kit:
+        of_symbol = await kit.submit(quantity=D(2))
+        claims = Claims(TRADE_COMMAND, STREAMS[TRADE_COMMAND], accounts=("", str(VENUE)))
+        other = AccountKey(VENUE.broker, "another")
+        async with database.connection() as connection:
+            assert len(await claims.claim(connection, 10, time.monotonic_ns())) == 1
+            # A command of another account, whose run may well live.
+            event = OutboxEvent.of(TRADE_COMMAND, Reconcile(), ("Account", "a"), account=other)
+            async with database.transaction() as tx:
+                await kit.bus.publish(tx, event)
+            of_other = Claims(TRADE_COMMAND, STREAMS[TRADE_COMMAND], accounts=(str(other),))
+            (held,) = await of_other.claim(connection, 10, time.monotonic_ns())
+            next_one = await kit.submit(quantity=D(2))
+            await kit.work_stale(TRADE_COMMAND)
+            assert await kit.work() == []
+            async with engine(kit) as execution:
+                assert await execution.reconcile_at_start()
+            await kit.work_stale(TRADE_COMMAND)
+            await kit.work()
+            for each in (of_symbol, next_one):
+                assert await kit.attempts(each.intent_id) == ["ACKED"]
+            assert await of_other.extend(connection, [held]) == {held.id}  # it has not expired
 
 
 async def test_an_order_of_the_next_attempt_is_not_taken_for_one_that_was_given_up(

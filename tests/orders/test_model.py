@@ -6,8 +6,7 @@ what the venue has traded for us, and no intent has become two orders.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -24,20 +23,16 @@ from hypothesis.stateful import (
 )
 
 from qts.brokers import ExecutionReport
-from qts.database import Database, DatabaseConfig
 from qts.domain import BrokerOrder, IntentType, ManualClock, OrderState, Secret, Side
 from qts.orders import check_reconciled
 from qts.outbox import PostgresBus
 from qts.venues import RateLimitedError, VenueRejectedError
+from tests.orders.examples import Examples, opened
 from tests.orders.fake_venue import Venue, lost_reply
 from tests.orders.kit import START, STREAMS, OrderKit
 
-URL: list[Secret] = []
+EXAMPLES: list[Examples] = []
 SYMBOLS = ("KRW-BTC", "KRW-ETH")
-TABLES = (
-    "signal, order_intent, order_attempt, broker_order, fill, position, market_state, "
-    "account_snapshot, reconcile_mark, outbox_event, outbox_event_id, outbox_archive"
-)
 FAILURES = {
     "none": None,
     "lost": lost_reply,
@@ -51,10 +46,9 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
-        self.database = self.do(self.opening.__aenter__())
-        self.do(self.database.execute(f"TRUNCATE {TABLES}"))
+        (examples,) = EXAMPLES
+        self.database, self.do = examples.database, examples.do
+        examples.begin()
         self.bus = PostgresBus(self.database, STREAMS)
         self.clock = ManualClock(START)
         self.venue = Venue(self.clock, named=self.named)
@@ -65,9 +59,6 @@ class Life(RuleBasedStateMachine):
         room = OrderKit(self.database, self.bus, self.venue, self.clock)
         self.do(room.open())
         return room
-
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
 
     @initialize()
     def two_orders_rest(self) -> None:
@@ -187,8 +178,6 @@ class Life(RuleBasedStateMachine):
             self.everything_is_found_in_the_end()
         finally:
             self.do(self.bus.close())
-            self.do(self.opening.__aexit__(None, None, None))
-            self.loop.close()
 
     def everything_is_found_in_the_end(self) -> None:
         for _ in range(2):  # the second look finds nothing left
@@ -234,10 +223,11 @@ class NamelessLife(Life):
 
 
 @pytest.fixture
-def url(database_url: Secret) -> Iterator[None]:
-    URL.append(database_url)
-    yield
-    URL.clear()
+def examples(database_url: Secret) -> Iterator[None]:
+    with opened(database_url) as examples:
+        EXAMPLES[:] = [examples]
+        yield
+    EXAMPLES.clear()
 
 
 STEPS = settings(
@@ -248,7 +238,7 @@ STEPS = settings(
 )
 
 
-@pytest.mark.usefixtures("url")
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("life", [Life, NamelessLife])
 def test_positions_are_exact_whatever_happens(life: type[Life]) -> None:
     run_state_machine_as_test(life, settings=STEPS)
@@ -256,7 +246,7 @@ def test_positions_are_exact_whatever_happens(life: type[Life]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("url")
+@pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize("life", [Life, NamelessLife])
 def test_positions_are_exact_over_many_lives(life: type[Life]) -> None:
     many = settings(STEPS, max_examples=300, stateful_step_count=60)

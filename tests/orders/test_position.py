@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qts.domain import Fill, Side
 from qts.orders import signal_id_for
-from qts.orders.position import PositionState, apply_fills
+from qts.orders.ledger_values import PositionState, apply_fills
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 

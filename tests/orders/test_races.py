@@ -11,7 +11,8 @@ import pytest
 from qts.brokers.error_boundary import translate_order_errors
 from qts.database import Database
 from qts.domain import IntentType, ManualClock, OrderRequest, OrderState, RefusedError, Side
-from qts.orders import SubmitResult, suspensions
+from qts.orders import SubmitResult
+from qts.orders.attempts import resume_resolved
 from qts.orders.resolve import resolve_unknown
 from qts.outbox import OutboxEvent
 from qts.venues import RateLimitedError
@@ -128,13 +129,13 @@ async def test_a_market_is_not_opened_beside_an_outcome_that_gets_unknown(kit: O
     await kit.submit(side=Side.SELL, intent_type=IntentType.EXIT_STOPLOSS)
     async with kit.database.transaction() as tx:
         await tx.execute("UPDATE order_attempt SET status = 'REJECTED' WHERE status = 'UNKNOWN'")
-        assert await suspensions.resume_resolved(tx, kit.venue.key, SYMBOL)
+        assert await resume_resolved(tx, kit.venue.key, SYMBOL)
         leaving = asyncio.create_task(kit.work())  # its answer is lost, too
         await until(lambda: somebody_waits(kit.database))
     await leaving
     assert await kit.suspended() == {SYMBOL: "UNKNOWN"}
     async with kit.database.transaction() as tx:
-        assert not await suspensions.resume_resolved(tx, kit.venue.key, SYMBOL)
+        assert not await resume_resolved(tx, kit.venue.key, SYMBOL)
 
 
 async def test_a_late_answer_that_names_another_order_is_told(

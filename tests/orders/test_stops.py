@@ -10,7 +10,7 @@ import pytest
 
 from qts.database import Connection, Database
 from qts.domain import IntentType
-from qts.orders.queries import SQL
+from qts.orders.ledger_values import SQL
 from qts.risk import SafetyState
 from tests.accounts import VENUE
 from tests.orders.kit import SYMBOL, OrderKit

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from qts.dashboard import load_report
 from qts.database import Database
 from qts.domain import MANUAL, STOPS, Fill, IntentType, ManualClock, Side
 from qts.orders import (
+    FiguresOfDay,
     FillOwners,
     PositionState,
     StrategyFigures,
@@ -101,6 +104,14 @@ def test_accounts_are_added_name_by_name() -> None:
     assert (found["s"].orders, found["s"].refusals, found[MANUAL].orders) == (2, {"G_X": 3}, 1)
 
 
+async def agree(database: Database, venue: Venue, known: FiguresOfDay, clock: ManualClock) -> None:
+    """Compare figures that were added to with those of all fills."""
+    await known.update()
+    fills = await load_owned_fills(database, venue.key, START, START + timedelta(days=1))
+    today = [each for each in fills if each[0]["counted"] and each[0]["traded_at"] >= START]
+    assert known.figures == add_up(today), clock.now()
+
+
 stored = st.lists(
     st.tuples(
         st.sampled_from(["KRW-BTC", "KRW-ETH"]),
@@ -117,6 +128,13 @@ stored = st.lists(
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(  # the position is flat between two readings
+    steps=[
+        ("KRW-BTC", "one", IntentType.ENTRY, Side.BUY, 2, 100, 0),
+        ("KRW-BTC", "one", IntentType.EXIT_SIGNAL, Side.SELL, 2, 100, 0),
+        ("KRW-BTC", "two", IntentType.EXIT_SIGNAL, Side.SELL, 1, 100, 0),
+    ]
+)
 @given(steps=stored)
 async def test_the_ledger_gives_every_fill_to_its_owner(
     database: Database, steps: list[Any]
@@ -130,6 +148,7 @@ async def test_the_ledger_gives_every_fill_to_its_owner(
         await kit.open()
         for name in ("one", "two", STOPS):
             await KillSwitch(database, venue.key).set(True, "tests", "", name)
+        since_start = FiguresOfDay(database, venue.key, START)
         for symbol, key, kind, side, quantity, price, hours in steps:
             order = await kit.order(
                 symbol=symbol,
@@ -145,6 +164,8 @@ async def test_the_ledger_gives_every_fill_to_its_owner(
             owner = owners.owner(symbol, key, kind, is_flat=not after.quantity)
             expected.append((fill.trade_id, owner))
             await clock.advance(hours * 3600 + 1)
+            if hours or clock.now().second % 2:  # after one fill, or after several
+                await agree(database, venue, since_start, clock)
     middle = START + (clock.now() - START) / 2
     for since in (START, middle):
         fills = await load_owned_fills(database, venue.key, since, clock.now())
@@ -162,3 +183,33 @@ async def test_the_ledger_gives_every_fill_to_its_owner(
     report = await load_report(database, venue.key, START.date(), clock.now())
     assert sum((each.realised for each in report.strategies), D(0)) == report.realised
     assert sum((each.fees for each in report.strategies), D(0)) == report.fees
+
+
+@pytest.mark.parametrize(("hours", "owners"), [(-1, {"two"}), (1, {"one", "two"})])
+async def test_a_late_fill_lets_all_fills_of_the_day_be_read_again(
+    database: Database, hours: int, owners: set[str]
+) -> None:
+    """It may be of the day before, and change who owns what was traded since."""
+    clock = ManualClock(START)
+    async with PostgresBus.open(database, STREAMS) as bus:
+        venue = Venue(clock, f"owned{next(_names)}")
+        kit = OrderKit(database, bus, venue, clock, allow_short=True)
+        await kit.open()
+        known = FiguresOfDay(database, venue.key, START)
+
+        async def trade(key: str, kind: IntentType, at: datetime | None = None) -> None:
+            await KillSwitch(database, venue.key).set(True, "tests", "", key)
+            order = await kit.order(
+                side=Side.SELL, price=D(100), strategy_key=key, intent_type=kind
+            )
+            fill = venue.trade(order, D(2), D(100), at=at or clock.now())
+            await kit.context.ledger.record_fill(fill)
+            await agree(database, venue, known, clock)
+            await clock.advance(7200)
+
+        await trade("one", IntentType.EXIT_SIGNAL)
+        await trade("one", IntentType.EXIT_SIGNAL)
+        assert set(known.figures) == {"one"}
+        await trade("two", IntentType.ENTRY, START + timedelta(hours=hours))
+        await trade("one", IntentType.EXIT_SIGNAL)
+    assert set(known.figures) == owners

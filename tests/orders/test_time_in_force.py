@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from qts.brokers import ExecutionReport
-from qts.database import Database, DatabaseConfig
+from qts.database import Database
 from qts.domain import (
     ManualClock,
     OrderState,
@@ -27,9 +26,9 @@ from qts.orders import OrderChanged, list_orders
 from qts.outbox import TRADE_EXIT, PostgresBus
 from qts.venues import VenueRejectedError
 from tests.conformance.venues import VENUES
+from tests.orders.examples import Examples, opened
 from tests.orders.fake_venue import Venue
 from tests.orders.kit import START, STREAMS, OrderKit
-from tests.orders.test_model import TABLES
 
 SECONDS = 5.0
 
@@ -184,7 +183,6 @@ async def test_orders_list_shows_the_end(kit: OrderKit) -> None:
 
 # --- whatever the interleaving ------------------------------------------------------------------
 
-URL: list[Secret] = []
 ACTIONS = st.lists(
     st.sampled_from(
         ["fill", "fill", "hear", "time", "enforce", "work", "crash", "compare", "lose", "cancel"]
@@ -196,24 +194,15 @@ ACTIONS = st.lists(
 class Interleaving:
     """One order of ten with a time in force, at a venue that loses replies and reports late."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
-        self.database = self.do(self._opening.__aenter__())
-        self.do(self.database.execute(f"TRUNCATE {TABLES}, safety_log"))
+    def __init__(self, examples: Examples) -> None:
+        self.database, self.do = examples.database, examples.do
+        examples.begin()
         self.clock = ManualClock(START)
         self.venue = Venue(self.clock)
         self.bus = PostgresBus(self.database, STREAMS)
         self.crash()
         self.submitted = self.do(self.kit.submit(quantity=Decimal(10), time_in_force=SECONDS))
         self.do(self.kit.work())
-
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
-
-    def close(self) -> None:
-        self.do(self._opening.__aexit__(None, None, None))
-        self.loop.close()
 
     def crash(self) -> None:
         self.kit = OrderKit(self.database, self.bus, self.venue, self.clock)
@@ -256,34 +245,31 @@ class Interleaving:
 
 
 @pytest.fixture
-def url(database_url: Secret) -> Secret:
-    URL[:] = [database_url]
-    return database_url
+def examples(database_url: Secret) -> Iterator[Examples]:
+    with opened(database_url) as examples:
+        yield examples
 
 
-def check(actions: list[str]) -> None:
-    run = Interleaving()
-    try:
-        for action in actions:
-            run.act(action)
-        run.finish()
-        order = run.venue.book["V1"]
-        assert order.state is not OrderState.OPEN
-        row = run.do(run.database.fetchrow("SELECT quantity, applied, state FROM broker_order"))
-        assert (row["applied"], row["state"]) == (order.filled, order.state)
-        cancelled = order.quantity - order.filled if row["state"] == "CANCELLED" else Decimal(0)
-        assert row["applied"] + cancelled == row["quantity"] == 10
-        traded = sum((fill.quantity for fill in run.venue.trades), Decimal(0))
-        assert run.do(run.kit.position())[0] == traded == order.filled
-        assert run.do(run.kit.intent(run.submitted.intent_id))[0] != "CREATED"
-        reports = run.do(codes(run.kit))
-        assert len(reports) <= 1
-        if cancelled and "cancel" not in actions:
-            assert reports, "nobody else cancelled it"
-        if not cancelled:
-            assert not reports
-    finally:
-        run.close()
+def check(examples: Examples, actions: list[str]) -> None:
+    run = Interleaving(examples)
+    for action in actions:
+        run.act(action)
+    run.finish()
+    order = run.venue.book["V1"]
+    assert order.state is not OrderState.OPEN
+    row = run.do(run.database.fetchrow("SELECT quantity, applied, state FROM broker_order"))
+    assert (row["applied"], row["state"]) == (order.filled, order.state)
+    cancelled = order.quantity - order.filled if row["state"] == "CANCELLED" else Decimal(0)
+    assert row["applied"] + cancelled == row["quantity"] == 10
+    traded = sum((fill.quantity for fill in run.venue.trades), Decimal(0))
+    assert run.do(run.kit.position())[0] == traded == order.filled
+    assert run.do(run.kit.intent(run.submitted.intent_id))[0] != "CREATED"
+    reports = run.do(codes(run.kit))
+    assert len(reports) <= 1
+    if cancelled and "cancel" not in actions:
+        assert reports, "nobody else cancelled it"
+    if not cancelled:
+        assert not reports
 
 
 @settings(
@@ -293,11 +279,11 @@ def check(actions: list[str]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(actions=ACTIONS)
-def test_filled_and_cancelled_are_what_was_ordered(url: Secret, actions: list[str]) -> None:
-    check(actions)
+def test_filled_and_cancelled_are_what_was_ordered(examples: Examples, actions: list[str]) -> None:
+    check(examples, actions)
 
 
-def test_the_property_can_fail(url: Secret, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_property_can_fail(examples: Examples, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the enforcement the order stays open, and the property says so."""
 
     async def nothing(_self: Any) -> int:
@@ -305,7 +291,7 @@ def test_the_property_can_fail(url: Secret, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("qts.orders.TimeInForceEnforcer.enforce", nothing)
     with pytest.raises(AssertionError):
-        check(["fill", "time"])
+        check(examples, ["fill", "time"])
 
 
 async def test_a_rejected_cancel_is_settled_by_the_venues_list(

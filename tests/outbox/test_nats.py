@@ -30,7 +30,7 @@ from qts.outbox import (
     PermanentError,
     StreamConfig,
 )
-from qts.outbox.nats_consumer import MAX_ACK_PENDING, NatsConsumer
+from qts.outbox.nats import MAX_ACK_PENDING, NatsConsumer
 from tests.conformance.brokers import nats, nats_server
 from tests.outbox.kit import QUICK, Recorder, accepted, running, until
 from tests.outbox.nats_cluster import Cluster, cluster

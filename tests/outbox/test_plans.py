@@ -14,8 +14,8 @@ from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import TRADE_COMMAND, TRADE_EVENT, PostgresBus, StreamConfig
 from qts.outbox import claims as claims_module
+from qts.outbox.bus import SQL
 from qts.outbox.claims import BEGINNING, Claims, Horizon
-from qts.outbox.queries import SQL
 from tests.outbox.kit import (
     QUICK,
     STREAMS,

@@ -26,8 +26,8 @@ from qts.outbox import (
     PostgresBus,
     uuid7,
 )
-from qts.outbox.validation import encode_checked
-from qts.outbox.wakeup import MIN_INTERVAL_S
+from qts.outbox.postgres import encode_checked
+from qts.outbox.worker import MIN_INTERVAL_S
 from tests.outbox.kit import STREAMS, accepted, publish, statuses, until
 
 
@@ -312,7 +312,7 @@ async def test_the_commit_triggers_the_check(
 ) -> None:
     """Without the periodic checks, which would take a minute here."""
     for name in ("FIRST_CHECK_S", "MAX_CHECK_INTERVAL_S", "MIN_INTERVAL_S"):
-        monkeypatch.setattr(f"qts.outbox.wakeup.{name}", 60.0)
+        monkeypatch.setattr(f"qts.outbox.worker.{name}", 60.0)
     async with database.listen(f"outbox {TRADE_EVENT}") as listener:
         await anext(listener)
         async with database.transaction() as other:

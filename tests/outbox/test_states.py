@@ -10,7 +10,7 @@ import pytest
 
 from qts.database import Database
 from qts.outbox import PostgresBus
-from qts.outbox.maintenance import rotate_partitions
+from qts.outbox.admin import rotate_partitions
 from tests.outbox.kit import accepted, publish
 
 AS = {

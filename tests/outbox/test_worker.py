@@ -32,9 +32,9 @@ from qts.outbox import (
     UnknownOutcomeError,
     mark_handled,
 )
+from qts.outbox.admin import update_gauges
 from qts.outbox.claims import ClaimedEvent, Claims
 from qts.outbox.handling import backoff_s, classify_error
-from qts.outbox.maintenance import update_gauges
 from qts.telemetry import TelemetryConfig
 from tests.database.backends import end_backends
 from tests.outbox.kit import (

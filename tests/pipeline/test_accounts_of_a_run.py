@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from qts.domain import ManualClock, Position, Side, SystemClock
 from qts.events import AccountEvents, Catalogue, DegradationLevel, EventEngine, EventsConfig
 from qts.pipeline import DecisionJournal, JournaledStore, JournalHeader, Portfolio, PortfolioStore
-from qts.pipeline.config import PipelineConfig
-from qts.pipeline.cycle_events import AccountEvaluator
 from qts.pipeline.decision_journal import TickEntry, read_journal
-from qts.pipeline.journaled_portfolio import ReplayedStore
+from qts.pipeline.journaled_run import ReplayedStore
 from qts.pipeline.risk_snapshot import AccountVersion
-from qts.pipeline.scheduler import CycleScheduler
+from qts.pipeline.scheduler import AccountEvaluator, CycleScheduler
+from qts.pipeline.strategy_config import PipelineConfig
 from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal
 from tests.instruments import LISTED

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 from unittest.mock import Mock
@@ -12,17 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qts.database import Database, DatabaseConfig
 from qts.domain import Account, IntentType, ManualClock, OrderState, Secret, Side
 from qts.outbox import PostgresBus
 from qts.pipeline import Portfolio
 from qts.pipeline.position_sync import PositionSync
 from tests.instruments import LISTED
+from tests.orders.examples import Examples, opened
 from tests.orders.fake_venue import CASH, Venue, cost
 from tests.orders.kit import START, STREAMS, SYMBOL, OrderKit
-from tests.orders.test_model import TABLES
 
-URL: list[Secret] = []
 ACTION = st.sampled_from(["buy", "sell", "hear", "hear", "deposit", "order"])
 ACTIONS = st.lists(ACTION, max_size=4)
 
@@ -33,17 +30,16 @@ class Account100:
     `before` and `after` happen while the account is read: before and after the venue's snapshot.
     """
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=3))
-        database = self.do(self._opening.__aenter__())
-        self.do(database.execute(f"TRUNCATE {TABLES}"))
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        self.do = examples.do
+        examples.begin()
         clock = ManualClock(START)
         self.venue = Venue(clock)
         self.portfolio = Portfolio(clock, LISTED)
         self.sync = PositionSync(self.portfolio, Mock(parked=set()), {}, clock)
-        bus = PostgresBus(database, STREAMS)
-        self.kit = OrderKit(database, bus, self.venue, clock, self.sync)
+        bus = PostgresBus(examples.database, STREAMS)
+        self.kit = OrderKit(examples.database, bus, self.venue, clock, self.sync)
         self.do(self.kit.open())
         self.deposits = [Decimal(0)]  # sums
         self.before: list[str] = []
@@ -53,15 +49,8 @@ class Account100:
         self.do(self.kit.order(quantity=Decimal(200)))
         self._trade("V1", 100)
         self.do(self.kit.reconciler.handle_report(self.venue.trades[0]))
-        self.do(self.sync.load(database, self.venue))
+        self.do(self.sync.load(examples.database, self.venue))
         self.applied = 1
-
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
-
-    def close(self) -> None:
-        self.do(self._opening.__aexit__(None, None, None))
-        self.loop.close()
 
     async def act(self, action: str) -> None:
         offers = [o.broker_order_id for o in self.venue.book.values() if o.side is Side.SELL]
@@ -98,7 +87,7 @@ class Account100:
     def reconcile(self, before: list[str], after: list[str]) -> None:
         self.before, self.after = before, after
         self.do(self.kit.reconciler.reconcile_now())
-        rows = self.do(self.kit.database.fetch("SELECT trade_id FROM fill WHERE counted"))
+        rows = self.do(self._examples.database.fetch("SELECT trade_id FROM fill WHERE counted"))
         counted = {row["trade_id"] for row in rows}
         # Fills are heard in order; a reconciliation has read some of them itself.
         while self.applied < len(self.venue.trades) and (
@@ -123,21 +112,18 @@ class Account100:
 
 
 @pytest.fixture
-def url(database_url: Secret) -> Secret:
-    URL[:] = [database_url]
-    return database_url
+def examples(database_url: Secret) -> Iterator[Examples]:
+    with opened(database_url) as examples:
+        yield examples
 
 
-def run(rounds: list[tuple[list[str], list[str], list[str]]]) -> None:
-    account = Account100()
-    try:
-        for between, before, after in rounds:
-            for action in between:
-                account.do(account.act(action))
-            account.reconcile(before, after)
-        account.finish()
-    finally:
-        account.close()
+def run(examples: Examples, rounds: list[tuple[list[str], list[str], list[str]]]) -> None:
+    account = Account100(examples)
+    for between, before, after in rounds:
+        for action in between:
+            account.do(account.act(action))
+        account.reconcile(before, after)
+    account.finish()
 
 
 @settings(
@@ -148,21 +134,18 @@ def run(rounds: list[tuple[list[str], list[str], list[str]]]) -> None:
 )
 @given(rounds=st.lists(st.tuples(ACTIONS, ACTIONS, ACTIONS), min_size=1, max_size=3))
 def test_every_fill_counts_once(
-    url: Secret, rounds: list[tuple[list[str], list[str], list[str]]]
+    examples: Examples, rounds: list[tuple[list[str], list[str], list[str]]]
 ) -> None:
-    run(rounds)
+    run(examples, rounds)
 
 
-def test_a_deposit_reaches_the_limits_at_the_next_reconciliation(url: Secret) -> None:
-    account = Account100()
-    try:
-        before = account.portfolio.cash
-        account.do(account.act("deposit"))
-        account.reconcile([], [])
-        assert account.portfolio.cash == before + 1_000_000 + 1
-        assert account.portfolio.positions[SYMBOL].quantity == 100
-    finally:
-        account.close()
+def test_a_deposit_reaches_the_limits_at_the_next_reconciliation(examples: Examples) -> None:
+    account = Account100(examples)
+    before = account.portfolio.cash
+    account.do(account.act("deposit"))
+    account.reconcile([], [])
+    assert account.portfolio.cash == before + 1_000_000 + 1
+    assert account.portfolio.positions[SYMBOL].quantity == 100
 
 
 @pytest.mark.parametrize(
@@ -173,7 +156,7 @@ def test_a_deposit_reaches_the_limits_at_the_next_reconciliation(url: Secret) ->
     ],
 )
 def test_the_property_can_fail(
-    url: Secret, monkeypatch: pytest.MonkeyPatch, broken: str, rounds: Any
+    examples: Examples, monkeypatch: pytest.MonkeyPatch, broken: str, rounds: Any
 ) -> None:
     """Without the mark, or without the check of both sides, fills that cancel out count wrong."""
     if broken == "mark":
@@ -187,7 +170,7 @@ def test_the_property_can_fail(
 
         monkeypatch.setattr("qts.orders.Reconciler._trades_both_ways", never)
     with pytest.raises(AssertionError):
-        run(rounds)
+        run(examples, rounds)
 
 
 def test_the_same_cash_is_no_change() -> None:

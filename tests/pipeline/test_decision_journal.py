@@ -35,7 +35,7 @@ from qts.pipeline.decision_journal import (
     encode,
     read_journal,
 )
-from qts.pipeline.journaled_portfolio import ReplayedStore
+from qts.pipeline.journaled_run import ReplayedStore
 from qts.risk import RiskLimitsConfig
 from qts.strategies import Signal, Strategy, View
 from tests.instruments import LISTED

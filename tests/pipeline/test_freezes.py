@@ -15,7 +15,7 @@ from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.notify import RecentAlerts
 from qts.orders import load_account_state, resume_manually
 from qts.outbox import OutboxConfig, PostgresBus
-from qts.pipeline.freezes import MAX_FAILED_EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
+from qts.pipeline.exits import MAX_FAILED_EXITS, POSITION_FREEZE, PositionFreeze, PositionFreezer
 from qts.pipeline.risk_snapshot import AccountVersion
 
 SYMBOL = "KRW-BTC"

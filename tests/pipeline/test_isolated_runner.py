@@ -20,7 +20,7 @@ from qts.pipeline import IsolatedRunner, RunnerHooks, StrategyRunner
 from qts.pipeline import isolated_runner as room
 from qts.pipeline import runner as lane
 from qts.pipeline.decision_journal import Entry, ParamsEntry, RestartEntry, StrategyCallEntry
-from qts.pipeline.process_protocol import LENGTH
+from qts.pipeline.strategy_call import LENGTH
 from qts.strategies import Instruction, Signal, Strategy, View
 from tests.embedded.clients import alive, state_of, until
 from tests.pipeline.portfolios import NOW, signal, tick, view

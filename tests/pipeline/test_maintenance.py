@@ -14,7 +14,7 @@ import pytest
 from qts.brokers import open_account
 from qts.database import Database
 from qts.domain import ManualClock
-from qts.pipeline.maintenance import (
+from qts.pipeline.engine import (
     CLOCK_CHECK_INTERVAL_S,
     RECOVERY_INTERVAL_S,
     MaintainedParts,

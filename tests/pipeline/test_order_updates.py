@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qts.database import Database, DatabaseConfig
 from qts.domain import Fill, ManualClock, Secret, Side
 from qts.events import (
     AsyncPublisher,
@@ -38,13 +37,12 @@ from qts.pipeline.position_sync import PositionSync
 from qts.pipeline.risk_snapshot import AccountVersion
 from qts.risk import MicroRiskLoop, StopsConfig, ageless
 from tests.instruments import LISTED
+from tests.orders.examples import Examples, opened
 from tests.orders.fake_venue import CASH, Venue, cost
 from tests.orders.kit import START, STREAMS, SYMBOL, OrderKit
-from tests.orders.test_model import TABLES
 
 D = Decimal
 TIMEOUT_S = 30
-URL: list[Secret] = []
 
 
 class Strategy:
@@ -103,11 +101,9 @@ class PublishingKit(OrderKit):
 class Run:
     """Ledger, lane P0 and what its handlers move; one strategy, on a venue in memory."""
 
-    def __init__(self, config: EventsConfig) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._opening = Database.open(URL[0], DatabaseConfig(pool_min=1, pool_max=6))
-        self.database = self.do(self._opening.__aenter__())
-        self.do(self.database.execute(f"TRUNCATE {TABLES}"))
+    def __init__(self, examples: Examples, config: EventsConfig) -> None:
+        self.database, self.do = examples.database, examples.do
+        examples.begin()
         clock = ManualClock(START)
         self.venue, self.portfolio = Venue(clock), FragilePortfolio(clock, LISTED)
         self.alerts: list[LaneAlert] = []
@@ -136,14 +132,9 @@ class Run:
         await self.positions.load(self.database, self.venue)
         self.kit.updates = updates
 
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
-
     def close(self) -> None:
         self.blocked.set()
         self.do(asyncio.to_thread(self.engine.stop))
-        self.do(self._opening.__aexit__(None, None, None))
-        self.loop.close()
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -212,14 +203,14 @@ class Run:
 
 
 @pytest.fixture
-def url(database_url: Secret) -> Secret:
-    URL[:] = [database_url]
-    return database_url
+def examples(database_url: Secret) -> Iterator[Examples]:
+    with opened(database_url) as examples:
+        yield examples
 
 
 @pytest.fixture
-def run(url: Secret) -> Iterator[Run]:
-    run = Run(EventsConfig())
+def run(examples: Examples) -> Iterator[Run]:
+    run = Run(examples, EventsConfig())
     yield run
     run.close()
 
@@ -229,8 +220,8 @@ RARE = ("sell", "cancel", "retry", "stops", "die", "block", "unblock", "fault", 
 ACTION = st.sampled_from([name for name, n in WEIGHTS.items() for _ in range(n)] + list(RARE))
 
 
-def play(actions: list[str]) -> None:
-    run = Run(EventsConfig(p0=LaneConfig(queue_size=3, overflow="block")))
+def play(examples: Examples, actions: list[str]) -> None:
+    run = Run(examples, EventsConfig(p0=LaneConfig(queue_size=3, overflow="block")))
     try:
         for action in ["order", *actions]:
             run.do(run.act(action))
@@ -247,13 +238,15 @@ def play(actions: list[str]) -> None:
 )
 @given(actions=st.lists(ACTION, min_size=1, max_size=12))
 def test_the_portfolio_is_the_ledgers_whatever_happens_to_the_lane(
-    url: Secret, actions: list[str]
+    examples: Examples, actions: list[str]
 ) -> None:
-    play(actions)
+    play(examples, actions)
 
 
 @pytest.mark.parametrize("broken", ["order", "once", "dead letter", "notify"])
-def test_the_property_can_fail(url: Secret, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_the_property_can_fail(
+    examples: Examples, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     """Without FIFO, the expected fills, the reload's cash, or the order of commits, it does."""
     actions = ["order", "order", "burst", "burst", "burst"]
     tasks: list[asyncio.Future[None]] = []
@@ -288,7 +281,7 @@ def test_the_property_can_fail(url: Secret, monkeypatch: pytest.MonkeyPatch, bro
         monkeypatch.setattr("qts.orders.Ledger.notify", _delayed_notify)
         actions = ["order", "burst"]
     with pytest.raises(AssertionError):
-        play(actions)
+        play(examples, actions)
 
 
 def _delayed_notify(ledger: Any, changes: Any) -> None:

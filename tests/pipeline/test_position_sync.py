@@ -15,7 +15,7 @@ from qts.database import Database, DatabaseConfig
 from qts.domain import IntentType, ManualClock, OperationError, Secret, Side, Tick
 from qts.orders import adopt_holding, external_fill, half_sold_symbols
 from qts.pipeline import Portfolio, position_sync
-from qts.pipeline.maintenance import follow_ledger, save_stops
+from qts.pipeline.engine import follow_ledger, save_stops
 from qts.pipeline.position_sync import PositionSync
 from qts.risk import (
     EmergencyOrder,

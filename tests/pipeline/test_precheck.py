@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry, PreCheck
-from qts.cache.memory import MemoryStore
+from qts.cache.store import MemoryStore
 from qts.database import Database
 from qts.domain import (
     AccountKey,
@@ -50,20 +50,21 @@ from qts.pipeline.cache_loader import (
     AccountCacheWriter,
     CacheSource,
     DatabaseCacheLoader,
+    PreCheckStep,
     cached_positions,
     cached_risk,
     day_end,
 )
-from qts.pipeline.cycle_events import AccountEvaluator
 from qts.pipeline.decision_journal import Entry, PreCheckEntry
-from qts.pipeline.precheck import PreCheckStep
 from qts.pipeline.risk_snapshot import (
+    AccountStateReader,
     AccountVersion,
     RiskSnapshotReader,
     RiskSources,
     compute_exposure,
     quote_of,
 )
+from qts.pipeline.scheduler import AccountEvaluator
 from qts.pipeline.stop_orders import StopOrders
 from qts.risk import OrderProposal, PreTradeGate, Refusal, RiskLimitsConfig, RiskSnapshot
 from qts.strategies import NoParams, Strategy
@@ -128,18 +129,17 @@ class Desk:
         **limits: Any,
     ) -> None:
         self.cache, self.clock = cache, clock
-        database = cast("Database", kit and kit.database)
-        key = kit.venue.key if kit else AccountKey("paper", "")
+        self.database = database = cast("Database", kit and kit.database)
+        self.key = key = kit.venue.key if kit else AccountKey("paper", "")
         self.portfolio, self.version = Portfolio(clock, LISTED), AccountVersion()
         self.portfolio.load(Decimal(10_000_000), ())
         self.limits = RiskLimitsConfig(**limits).exact
+        self.states = states = AccountStateReader(database, key, self.version, clock)
         self.sources = RiskSources(
-            database=database,
-            account=key,
+            states=states,
             cache=cache,
             portfolio=self.portfolio,
             monitor=monitor_ or monitor(),
-            version=self.version,
             freezing=(),
             unwatched=frozenset,
             is_reconciled=lambda: True,
@@ -148,7 +148,7 @@ class Desk:
             base_price=lambda _symbol: 0.0,
         )
         source = CacheSource(database, key, self.portfolio, self.limits, clock)
-        self.writer = AccountCacheWriter(cache, source, self.version)
+        self.writer = AccountCacheWriter(cache, source, states)
         self.gate = PreTradeGate(self.limits)
         self.journal: list[Entry] = []
         self.step = PreCheckStep(
@@ -325,9 +325,7 @@ def pipeline(desk: Desk) -> tuple[EtedaPipeline, OrderSubmitter, StrategyRunner]
     )
     emit, number = lambda _name, _payload: None, itertools.count(1).__next__
     steps = DecisionPolicy, emit, trip, None, desk.step
-    stop_orders = StopOrders(
-        desk.sources.database, desk.sources.account, desk.portfolio, desk.clock
-    )
+    stop_orders = StopOrders(desk.database, desk.key, desk.portfolio, desk.clock)
     hooks = PipelineHooks(*steps, lambda: True, number, no_cancel, stop_orders)
     made = EtedaPipeline(
         PipelineConfig(), desk.portfolio, submitter, desk.limits, hooks, desk.clock

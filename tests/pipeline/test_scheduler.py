@@ -76,6 +76,7 @@ class Bench:
         self.portfolio.load(Decimal(100_000_000), held)
         limits, submitter = RiskLimitsConfig().exact, cast("Any", self.trades)
         self.codes: list[str] = []
+        self.events: list[str] = []
         self.cancelled: list[tuple[str, str]] = []  # requests
         self.ends: asyncio.Queue[EndedOrder | None] = asyncio.Queue()  # what becomes of them
         self.is_paused = False  # lane P2
@@ -110,6 +111,7 @@ class Bench:
         )
 
     def _emit(self, name: str, payload: Any) -> None:
+        self.events.append(name)
         if name == "ETEDA_CYCLE_START" and not self.is_paused:
             self.scheduler.start_cycle(payload.strategy_type)
 
@@ -153,6 +155,29 @@ async def test_two_ticks_of_one_turn_buy_once() -> None:
     bench.runner.run_pending()
     await asyncio.sleep(0)  # the loop hears of it
     assert await bench.done() == [("005930", BUY, 0.002)]
+
+
+async def test_no_order_waits_for_the_events_of_its_cycle() -> None:
+    bench = Bench()
+    bench.tick(0.0)
+    published: list[int] = []  # events at the time of each order
+    submit = bench.trades.submit
+
+    async def submit_counted(proposal: OrderProposal, timeout_s: float = 5.0) -> Execution:
+        published.append(len(bench.events))
+        return await submit(proposal, timeout_s)
+
+    bench.trades.submit = submit_counted  # type: ignore[method-assign]
+    bench.heard(wanted(BUY, 0.001))
+    assert await bench.done() == [("005930", BUY, 0.001)]
+    assert published == [0]
+    assert bench.events == [
+        "EXTRACT_COMPLETE",
+        "TRANSFORM_COMPLETE",
+        "SIGNAL_GENERATED",
+        "STRATEGY_SIGNAL",
+        "ORDER_DECISION",
+    ]
 
 
 async def test_two_turns_heard_in_one_pass_of_the_loop_buy_once() -> None:

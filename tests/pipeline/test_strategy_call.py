@@ -29,7 +29,7 @@ from qts.pipeline import runner as runner_module
 from qts.pipeline.strategy_call import BAD_SIGNAL, RAISED, call_strategy
 from qts.risk import RiskLimitsConfig
 from qts.strategies import NoParams, Signal, Strategy
-from qts.telemetry.log_throttle import take_suppressed
+from qts.telemetry.logs import take_suppressed
 from tests.instruments import LISTED
 from tests.pipeline import faulty
 from tests.pipeline.portfolios import NOW, signal, tick, view

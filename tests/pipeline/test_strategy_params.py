@@ -13,7 +13,7 @@ from qts.cache import Cache
 from qts.database import Database, DatabaseConfig
 from qts.domain import OperationError, Secret
 from qts.pipeline.runner import StrategyRunner
-from qts.pipeline.strategy_params import StrategyParamsWatcher
+from qts.pipeline.strategy_state import StrategyParamsWatcher
 from qts.strategies import load_strategy
 
 DEADLINE_S = 60.0

@@ -34,7 +34,7 @@ from qts.pipeline.decision_journal import Entry, RestartEntry, StateEntry, Strat
 from qts.pipeline.strategy_state import StrategyStates, clear_state, list_states
 from qts.risk import RiskLimitsConfig
 from qts.strategies import NoParams, Signal, Strategy, View
-from qts.strategies.state import MAX_STATE_BYTES, decode_state, encode_state
+from qts.strategies.strategy import MAX_STATE_BYTES, decode_state, encode_state
 from tests.backtest.tapes import prices, tape
 from tests.pipeline.counting import ACCOUNT, Counting
 from tests.pipeline.portfolios import NOW, tick, view

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from qts.cache import Cache, CacheConfig
-from qts.cache.memory import MemoryStore
+from qts.cache.store import MemoryStore
 from qts.domain import BookLevel, ManualClock, OrderBook, Tick
 from qts.events import Event, EventEngine, EventsConfig
 from qts.pipeline import Portfolio, TickPublisher

@@ -29,9 +29,8 @@ from qts.domain import (
 )
 from qts.history import BarCatalogue, RecentBars, RecentRows, Series
 from qts.history.catalogue_file import bar_rows
-from qts.pipeline.bar_publisher import BarPublisher
+from qts.pipeline.bar_publisher import HELD_S, BarPublisher
 from qts.pipeline.warm_up import WarmUp, describe_warm_up
-from qts.pipeline.warming_series import HELD_S
 from qts.simulators import SimulatedClock
 from qts.strategies import NoParams, Signal, Strategy, View, WarmUpCount, bar_subscription
 from qts.venues import BarPage, EarliestBars, RateLimitedError

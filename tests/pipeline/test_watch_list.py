@@ -10,7 +10,7 @@ from typing import cast
 from qts.database import Database
 from qts.domain import AccountKey, ManualClock, OperationError, Position
 from qts.pipeline import Portfolio
-from qts.pipeline.watch_list import SUBMITTED_S, WatchList
+from qts.pipeline.tick_publisher import SUBMITTED_S, WatchList
 from qts.telemetry import metric_samples
 from tests.instruments import LISTED
 

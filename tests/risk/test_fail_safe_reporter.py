@@ -11,9 +11,9 @@ import pytest
 
 from qts.domain import ManualClock, OperationError, RefusedError, UnreachableError
 from qts.notify import RecentAlerts
-from qts.pipeline.maintenance import resume_after_release
-from qts.risk import SafetyState, fail_safe_reporter
-from qts.risk.fail_safe_reporter import FailSafeReporter
+from qts.pipeline.engine import resume_after_release
+from qts.risk import SafetyState, fail_safe
+from qts.risk.fail_safe import FailSafeReporter
 
 
 class StoredCodes:
@@ -59,7 +59,7 @@ async def test_close_waits_until_the_codes_are_stored() -> None:
 async def test_close_gives_up_in_the_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fail_safe_reporter, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(fail_safe, "CLOSE_TIMEOUT_S", 0.01)
     codes = StoredCodes(UnreachableError("no database"))
     codes.reporter.trip("FS112", "account taken")
     codes.reporter.trip("GR074", "no buyer")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.risk import IndexVolatility
-from qts.risk.index_volatility import BUCKETS
+from qts.risk.micro_risk_loop import BUCKETS
 
 WINDOW_S = 1800.0
 EDGE_S = WINDOW_S / BUCKETS

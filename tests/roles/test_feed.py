@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from qts.domain import ManualClock, OrderBook, Tick
 from qts.feed import FeedCallbacks
-from qts.roles.feed_publisher import FeedPublisher
-from qts.roles.gaps import FrameNumbers, Gap
-from qts.roles.messages import FeedFrame, FeedHeartbeat, decode_feed, encode
-from qts.roles.remote_feed import NO_FEED_STATUS, SILENT, RemoteFeed
+from qts.roles.connection import encode
+from qts.roles.feed_publisher import FeedFrame, FeedHeartbeat, FeedPublisher, decode_feed
+from qts.roles.remote_feed import NO_FEED_STATUS, SILENT, FrameNumbers, Gap, RemoteFeed
 from qts.venues import Calendar
 from tests.pipeline.portfolios import NOW
 from tests.roles.channel import Channel

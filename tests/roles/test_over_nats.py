@@ -25,12 +25,11 @@ from qts.roles import (
     ReportSender,
     RoleConnection,
 )
-from qts.roles import durable as durable_module
-from qts.roles.connection import SIGNALS
-from qts.roles.durable import DurableReceiver
+from qts.roles import connection as connection_module
+from qts.roles.connection import SIGNALS, DurableReceiver
 from qts.roles.feed_publisher import feed_subject
-from qts.roles.messages import decode_signals
 from qts.roles.remote_feed import NO_FEED_STATUS
+from qts.roles.remote_strategies import decode_signals
 from qts.strategies import NoParams, Signal, Strategy, View
 from tests.conformance.brokers import nats, nats_server
 from tests.pipeline.counting import ACCOUNT
@@ -205,7 +204,7 @@ async def test_strategies_that_start_late_are_given_the_account(nats: NatsBusCon
 async def test_a_message_whose_receiver_is_killed_comes_again(
     nats: NatsBusConfig, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(durable_module, "ACK_WAIT_S", 1.0)
+    monkeypatch.setattr(connection_module, "ACK_WAIT_S", 1.0)
     first, second = Received(), Received()
     first.may_end.clear()
     async with AsyncExitStack() as stack:

@@ -17,7 +17,7 @@ from qts.outbox import TRADE_EVENT, Delivery, Dispatcher, Envelope, RetryableErr
 from qts.pipeline import PortfolioState
 from qts.roles import ReportedEvents, ReportSender
 from qts.roles import reported_events as module
-from qts.roles.messages import decode_report
+from qts.roles.remote_strategies import decode_report
 from tests.pipeline.counting import ACCOUNT
 from tests.roles.channel import Channel
 

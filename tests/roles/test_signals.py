@@ -18,7 +18,8 @@ from qts.roles import (
     SignalReceiver,
     remote_pipeline,
 )
-from qts.roles.messages import SignalMessage, encode
+from qts.roles.connection import encode
+from qts.roles.remote_strategies import SignalMessage
 from qts.strategies import NoParams, Signal
 from tests.pipeline.counting import ACCOUNT
 from tests.pipeline.portfolios import signal, tick

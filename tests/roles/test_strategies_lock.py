@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qts.app import strategies_lock
-from qts.app.strategies_lock import StrategiesLock
+from qts.app import strategies_role
+from qts.app.strategies_role import StrategiesLock
 from qts.database import Database
 from qts.domain import OperationError, RefusedError
 from tests.pipeline.counting import ACCOUNT
@@ -19,7 +19,7 @@ END = "SELECT pg_terminate_backend($1)"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CHECK_INTERVAL_S", "RETRY_INTERVAL_S"):
-        monkeypatch.setattr(strategies_lock, name, 0.02)
+        monkeypatch.setattr(strategies_role, name, 0.02)
 
 
 async def test_a_second_process_is_refused_until_the_first_has_ended(database: Database) -> None:
@@ -52,13 +52,13 @@ async def test_a_lock_whose_connection_is_lost_is_taken_again(database: Database
 async def test_a_lock_that_another_process_took_ends_the_role(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategies_lock, "LOST_AFTER_S", 0.2)
+    monkeypatch.setattr(strategies_role, "LOST_AFTER_S", 0.2)
     async with StrategiesLock(database, [ACCOUNT]) as lock:
         former: Any = lock._connection
         await database.fetchval(END, former.get_server_pid())
-        monkeypatch.setattr(strategies_lock, "LOST_AFTER_S", 3.0)
+        monkeypatch.setattr(strategies_role, "LOST_AFTER_S", 3.0)
         async with StrategiesLock(database, [ACCOUNT]):
-            monkeypatch.setattr(strategies_lock, "LOST_AFTER_S", 0.2)
+            monkeypatch.setattr(strategies_role, "LOST_AFTER_S", 0.2)
             with pytest.raises(OperationError, match="run in another process"):
                 async with asyncio.timeout(10):
                     await lock.run()

@@ -20,8 +20,8 @@ LayoutName = Literal["one worker", "two workers", "threads"]
 @pytest.fixture(autouse=True)
 def short_stall_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the stall measurement of reports."""
-    monkeypatch.setattr("qts.router.results._STALL_SECONDS", 0.002)
-    monkeypatch.setattr("qts.router.results._PING_PONGS", 100)
+    monkeypatch.setattr("qts.router.native_router._STALL_SECONDS", 0.002)
+    monkeypatch.setattr("qts.router.native_router._PING_PONGS", 100)
 
 
 def scenario(

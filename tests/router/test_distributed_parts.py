@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from qts.domain import OperationError, RefusedError, Secret
 from qts.router import MESSAGE, EdgeConfig, load_scenario, strategies_only
-from qts.router.distributed.delivery_tracker import DeliveryTracker
 from qts.router.distributed.edge import Batch, decode, encode
-from qts.router.distributed.send_window import SendWindow
+from qts.router.distributed.receiver import DeliveryTracker
+from qts.router.distributed.sender import SendWindow
 
 Stream = tuple[int, int]  # producer, type
 

@@ -22,7 +22,7 @@ from qts.router import (
     load_scenario,
     plan_placement,
 )
-from qts.router.components import COMFORTABLE, CORE, components, edges, min_peak_load, partition
+from qts.router.plan import COMFORTABLE, CORE, components, edges, min_peak_load, partition
 from qts.router.scenario import ProcessorSettings, StrategySettings
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qts.domain import OperationError
 from qts.router import Percentiles, QueueLocation, RouterReport, StallFloor, StrategyCount
-from qts.router.plot import draw_latency_plot
+from qts.router.report import draw_latency_plot
 
 QUICK = Percentiles(p50=0.12, p90=0.23, p95=0.3, p99=0.45, p99_9=1.2, max=28.4)
 GOOD = RouterReport(

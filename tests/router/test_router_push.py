@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qts._native import Message
 from qts.domain import RefusedError
 from qts.router import MESSAGE, Options, Router
-from qts.router.messages import message_array
+from qts.router.handlers import message_array
 from tests.router.support import (  # noqa: F401 - a fixture for every test here
     plan_for,
     scenario,

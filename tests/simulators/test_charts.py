@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from qts.domain import ManualClock
-from qts.simulators.market.coins import CoinMarket
 from qts.simulators.market.history import COIN_DAYS, STOCK_DAYS, MarketHistory
-from qts.simulators.market.sessions import at, is_open, phase_at
-from qts.simulators.market.stocks import StockMarket
-from qts.simulators.market.ticks import COIN
+from qts.simulators.market.markets import CoinMarket, StockMarket
+from qts.simulators.market.rules import COIN, at, is_open, phase_at
 from tests.simulators.clients import Kis, Upbit
 from tests.simulators.conftest import StartKis
 

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.simulators.market.coins import CoinMarket
-from qts.simulators.market.sessions import at
-from qts.simulators.market.ticks import COIN_TICKS
+from qts.simulators.market.markets import CoinMarket
+from qts.simulators.market.rules import COIN_TICKS, at
 
 NOON = at(date(2026, 11, 15), 12)  # a Sunday: coins know no weekend
 

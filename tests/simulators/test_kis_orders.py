@@ -8,7 +8,7 @@ import pytest
 
 from qts.domain import ManualClock
 from qts.simulators import KisKey, MarketConfig, RequestLimits
-from qts.simulators.market.sessions import KST
+from qts.simulators.market.rules import KST
 from tests.simulators.clients import Kis
 from tests.simulators.conftest import StartKis
 

@@ -13,7 +13,7 @@ import pytest
 
 from qts.domain import ManualClock
 from qts.simulators import MarketConfig
-from qts.simulators.market.sessions import KST
+from qts.simulators.market.rules import KST
 from tests.simulators.clients import Kis, KisSocket, decrypted, until_closed
 from tests.simulators.conftest import StartKis
 

@@ -9,10 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qts.simulators.account import SimulatedAccount
-from qts.simulators.market.sessions import at
-from qts.simulators.market.stocks import StockMarket
-from qts.simulators.matching import Lifetime, MatchingEngine, Side, SimulatedFill, SimulatedOrder
+from qts.simulators.market.markets import StockMarket
+from qts.simulators.market.rules import at
+from qts.simulators.matching import (
+    Lifetime,
+    MatchingEngine,
+    Side,
+    SimulatedAccount,
+    SimulatedFill,
+    SimulatedOrder,
+)
 
 BELL = at(date(2026, 11, 16), 9)
 CASH = 50_000_000

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.simulators import RequestLimits
-from qts.simulators.rate_limits import Meter, Window
+from qts.simulators.server import Meter, Window
 
 NS = 10**9
 GAPS = st.lists(st.integers(0, NS // 3), min_size=1, max_size=200)

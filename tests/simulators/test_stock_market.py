@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qts.simulators.market.sessions import at
-from qts.simulators.market.stocks import VI_EXTRA_S, VI_S, StockMarket
-from qts.simulators.market.ticks import STOCK_TICKS, Ints
+from qts.simulators.market.markets import VI_EXTRA_S, VI_S, StockMarket
+from qts.simulators.market.rules import STOCK_TICKS, Ints, at
 
 DAY = date(2026, 11, 16)
 BELL = at(DAY, 9)

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qts.simulators.market.sessions import at, hhmmss, is_open, next_open, phase_at, phases
-from qts.simulators.market.ticks import COIN, COIN_TICKS, STOCK_TICKS, price_limits
+from qts.simulators.market.rules import (
+    COIN,
+    COIN_TICKS,
+    STOCK_TICKS,
+    at,
+    hhmmss,
+    is_open,
+    next_open,
+    phase_at,
+    phases,
+    price_limits,
+)
 
 
 @pytest.mark.parametrize(

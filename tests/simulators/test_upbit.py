@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qts.domain import ManualClock
-from qts.simulators.market.ticks import COIN
+from qts.simulators.market.rules import COIN
 from qts.simulators.upbit.gateway import amount_of, number, text
 from tests.simulators.clients import Upbit
 from tests.simulators.conftest import StartUpbit

@@ -30,7 +30,7 @@ def test_built_in_strategies_load_by_key() -> None:
 
 def test_a_module_and_its_class() -> None:
     assert load_strategy("qts.strategies:RsiScalper") is RsiScalper
-    assert load_strategy("qts.strategies.rsi_scalper:RsiScalper") is RsiScalper
+    assert load_strategy("qts.strategies.builtin:RsiScalper") is RsiScalper
 
 
 def test_a_file_and_its_class(tmp_path: Path) -> None:
@@ -46,9 +46,11 @@ def test_a_file_and_its_class(tmp_path: Path) -> None:
     [
         ("", "expected module:Class, path.py:Class or one of moving_average_swing, rsi_scalper"),
         (":X", "cannot be loaded"),
-        ("qts.strategies:", "has no class ''"),
+        ("qts.strategies:", "has no class ''$"),
         ("none.py:X", "none.py does not exist"),
         ("raises.py:X", "cannot be loaded: ZeroDivisionError"),
+        ("mine.py", "names no class; expected mine.py:Mine$"),
+        ("mine.py:Mien", "has no class 'Mien'; expected Mine; did you mean Mine\\?$"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(
@@ -56,5 +58,6 @@ def test_what_cannot_be_loaded_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "mine.py").write_text(FILE)
     with pytest.raises(RefusedError, match=message):
         load_strategy(name)

@@ -13,7 +13,7 @@ import pytest
 from qts.domain import RefusedError, SystemClock, Tick
 from qts.events import Catalogue, EventEngine, EventsConfig
 from qts.events import payloads as p
-from qts.pipeline import RunnerHooks, StrategyRunner, tick_inbox
+from qts.pipeline import RunnerHooks, StrategyRunner
 from qts.pipeline import runner as runner_module
 from qts.strategies import Signal, Strategy, View
 from tests.pipeline.portfolios import signal, tick, view
@@ -50,7 +50,10 @@ def test_parameters_are_read_from_texts_and_have_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [({"lenght": 3}, "no parameter 'lenght'; it has length, share"), ({"length": "x"}, "length")],
+    [
+        ({"lenght": 3}, "no parameter 'lenght'; expected length, share; did you mean length"),
+        ({"length": "x"}, "length"),
+    ],
 )
 def test_wrong_parameter_is_refused_by_name(params: dict[str, Any], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
@@ -263,7 +266,7 @@ async def test_strategy_that_never_returns_occupies_one_worker() -> None:
 async def test_strategy_that_lags_behind_loses_its_oldest_ticks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tick_inbox, "INBOX_CAPACITY", 3)
+    monkeypatch.setattr("qts.pipeline.runner_hooks.INBOX_CAPACITY", 3)
     strategy = Counting(Params())
     harness = RunnerHarness(strategy)
     for price in range(1, 6):

@@ -38,7 +38,7 @@ def recording() -> Iterator[Spans]:
     try:
         yield exporter
     finally:
-        traces.shutdown()
+        traces.stop()
 
 
 class Collector:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.telemetry import LogThrottle
-from qts.telemetry.log_throttle import MAX_KEYS
+from qts.telemetry.logs import MAX_KEYS
 from tests.telemetry.log_lines import Lines
 
 

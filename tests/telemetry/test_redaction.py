@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qts import telemetry
 from qts.domain import Secret
-from qts.telemetry.redact import redact_pair, redact_text, redact_value
+from qts.telemetry.context import redact_pair, redact_text, redact_value
 from tests.telemetry.log_lines import Lines
 
 CANARY = "c4n4ry-Zx9Q8w7E"

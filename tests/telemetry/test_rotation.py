@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from qts import telemetry
 from qts.telemetry import TelemetryConfig
 from qts.telemetry.logs import RotatingFile
-from qts.telemetry.metrics_server import memory_free
+from qts.telemetry.metrics import memory_free
 
 
 @given(st.lists(st.text(max_size=40), max_size=60), st.integers(1, 200), st.integers(0, 4))

@@ -106,7 +106,7 @@ def test_oldest_remembered_spans_are_dropped(spans: Spans, monkeypatch: pytest.M
         for key in ("a", "b", "a", "c"):
             commit.remember(key)
     assert [key for key in "abc" if telemetry.trace_id_of(key)] == ["a", "c"]
-    traces.shutdown()
+    traces.stop()
     assert telemetry.trace_id_of("a") == "", "nothing outlives the recording"
 
 

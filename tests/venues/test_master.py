@@ -22,7 +22,7 @@ from qts.simulators import (
     UpbitSimulator,
     UpbitSimulatorConfig,
 )
-from qts.simulators.kis.master import MasterRow, write_master
+from qts.simulators.kis.companies import MasterRow, write_master
 from qts.venues import (
     KisConfig,
     UpbitConfig,
@@ -31,7 +31,7 @@ from qts.venues import (
     parse_master,
     unpack_master,
 )
-from qts.venues.upbit.markets import parse_markets
+from qts.venues.upbit.market_data import parse_markets
 from tests.dashboard.certificates import make_pair
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from qts.brokers.error_boundary import translate_order_errors
 from qts.domain import OperationError, OutcomeUnknownError, QtsError, RefusedError, UnreachableError
-from qts.orders.place_monitor import PlaceOutcomeKind, classify_place_error
+from qts.orders.context import PlaceOutcomeKind, classify_place_error
 from qts.venues import RateLimitedError, VenueRejectedError
 from qts.venues.errors import ReplyClass, VenueCode, class_table, code_table
-from qts.venues.kis import codes as kis
+from qts.venues.kis import client as kis
 from qts.venues.kis.client import error_of, parse_reply
-from qts.venues.upbit import codes as upbit
+from qts.venues.upbit import client as upbit
 
 DOCS = Path(__file__).parents[2] / "docs" / "venue-codes.md"
 REJECTING = {ReplyClass.REJECTED, ReplyClass.NOT_SUPPORTED, ReplyClass.SETTINGS}

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 import typer
 
-from qts.cli import lanes_demo, verify
+from qts.cli import lanes, verify
 from qts.domain import RefusedError
 from qts.events import EventEngine, EventsConfig, Priority
 from qts.verify import IsolationLoad, IsolationReport, verify_isolation
 
 LANES = typer.Typer()
-LANES.command()(lanes_demo.lanes)
+LANES.command()(lanes.lanes)
 
 
 def run(app: typer.Typer, *arguments: str) -> int:
@@ -133,7 +133,7 @@ def test_dev_lanes_runs_with_isolated_lanes(
 def test_the_panel_shows_a_paused_lane() -> None:
     engine = EventEngine()
     engine.pause(Priority.P3)
-    lines = lanes_demo.panel(engine.status(), {"P0": 12.0})
+    lines = lanes.panel(engine.status(), {"P0": 12.0})
     assert "PAUSED" in lines[4]
     assert "12" in lines[1]
 

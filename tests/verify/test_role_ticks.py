@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qts.verify import measure_role_ticks
-from qts.verify.role_ticks import Spans
+from qts.verify.message_speed import LatencyStats
 
 
 async def test_ticks_of_a_feed_process_are_measured() -> None:
@@ -17,6 +17,6 @@ async def test_ticks_of_a_feed_process_are_measured() -> None:
     assert report.on_tick_ms.p50 >= report.received_ms.p50
 
 
-def test_spans_are_in_milliseconds() -> None:
-    assert Spans.of([]) == Spans(0, 0.0, 0.0, 0.0)
-    assert Spans.of([0.001] * 99 + [0.5]).p50 == 1.0
+def test_latencies_are_in_the_unit_of_their_values() -> None:
+    assert LatencyStats.of([]) == LatencyStats(0, 0.0, 0.0, 0.0)
+    assert LatencyStats.of([1.0] * 99 + [500.0]) == LatencyStats(100, 1.0, 5.99, 500.0)

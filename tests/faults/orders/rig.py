@@ -106,8 +106,8 @@ class Worker:
         assert code == -signal.SIGKILL, self._log.read_text()[-3000:]
 
     async def kill(self) -> None:
-        assert self._process is not None
-        if self._process.returncode is None:
+        """End it at once, if it runs."""
+        if self._process is not None and self._process.returncode is None:
             # A forked process starts its session a moment after it was forked.
             group = os.getpgid(self._process.pid) == self._process.pid
             (os.killpg if group else os.kill)(self._process.pid, signal.SIGKILL)
@@ -295,8 +295,22 @@ async def worker(
     orders_per_second: int = 100,
 ) -> AsyncIterator[Worker]:
     """Yield a worker that is ready; it is killed at the end."""
+    job = job_of(made, url, config, still_s, orders_per_second)
+    async with idle_worker(job, log) as trading:
+        await trading.start(die_at)
+        await trading.is_ready()
+        yield trading
+
+
+def job_of(
+    made: Rig,
+    url: Secret,
+    config: OrdersConfig = QUICK,
+    still_s: float = 5.0,
+    orders_per_second: int = 100,
+) -> WorkerJob:
     key = made.simulator.config.keys[0]
-    job = WorkerJob(
+    return WorkerJob(
         database=url.reveal(),
         url=made.simulator.url,
         ws_url=made.simulator.ws_url,
@@ -307,10 +321,13 @@ async def worker(
         still_s=still_s,
         orders_per_second=orders_per_second,
     )
+
+
+@asynccontextmanager
+async def idle_worker(job: WorkerJob, log: Path) -> AsyncIterator[Worker]:
+    """Yield a worker that is not started yet; it is killed at the end."""
     trading = Worker(job, log)
     try:
-        await trading.start(die_at)
-        await trading.is_ready()
         yield trading
     finally:
         await trading.kill()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from qts.domain import TICK_TABLES, IntentType, OrderType, Secret, Side
 from qts.orders import SubmitResult
-from tests.faults.orders.rig import Rig, Worker, worker
+from tests.faults.orders.rig import Rig, Worker, idle_worker, job_of
 from tests.outbox.kit import until
 from tests.outbox.worker_group import seed
 
@@ -66,8 +66,7 @@ async def restart(trading: Worker, die_at: str = "") -> None:
 async def test_orders_are_sent_directly_and_their_commands_are_done(
     made: Rig, database_url: Secret, log: Path
 ) -> None:
-    async with worker(made, database_url, log) as trading:
-        await trading.stop()
+    async with idle_worker(job_of(made, database_url), log) as trading:
         propose(made, trading, 5)  # one of each symbol: a second one may have to wait for it
         await restart(trading)
         await made.until_stored(5)
@@ -80,8 +79,7 @@ async def test_orders_are_sent_directly_and_their_commands_are_done(
 async def test_a_death_between_two_steps_orders_nothing_twice(
     made: Rig, database_url: Secret, log: Path, place: str
 ) -> None:
-    async with worker(made, database_url, log) as trading:
-        await trading.stop()
+    async with idle_worker(job_of(made, database_url), log) as trading:
         propose(made, trading, 5)
         await trading.start(f"{place}:2")
         await trading.dies()
@@ -96,8 +94,7 @@ async def test_a_death_between_two_steps_orders_nothing_twice(
 async def test_an_exit_that_was_not_recorded_is_not_sold_twice(
     made: Rig, database_url: Secret, log: Path
 ) -> None:
-    async with worker(made, database_url, log) as trading:
-        await trading.stop()
+    async with idle_worker(job_of(made, database_url), log) as trading:
         symbol = made.symbols[0]
         entry = made.proposal(symbol)
         assert entry.price is not None
@@ -132,8 +129,7 @@ async def test_two_hundred_kills_lose_and_double_nothing(
     made: Rig, database_url: Secret, log: Path
 ) -> None:
     chance = random.Random(seed())  # noqa: S311 - repeatable on purpose
-    async with worker(made, database_url, log) as trading:
-        await trading.stop()
+    async with idle_worker(job_of(made, database_url), log) as trading:
         for _ in range(200):
             symbols = chance.sample(made.symbols, 3)
             trading.job.proposals[:] = [made.proposal(symbol) for symbol in symbols]

@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 
 from qts.cache import Cache, CacheConfig, CachedPrice, CacheEntry
-from qts.cache.memory import MemoryStore
+from qts.cache.store import MemoryStore
 from qts.domain import Secret, SystemClock, Tick
 from qts.orders import SubmitResult
 from qts.pipeline import Portfolio
-from qts.pipeline.risk_snapshot import AccountVersion, RiskSnapshotReader, RiskSources
+from qts.pipeline.risk_snapshot import (
+    AccountStateReader,
+    AccountVersion,
+    RiskSnapshotReader,
+    RiskSources,
+)
 from qts.risk import ApprovedOrder, PreTradeGate, RiskLimitsConfig, SafetyMonitor
 from tests.accounts import UPBIT
 from tests.faults.orders.rig import COIN, Rig, worker
@@ -104,12 +109,10 @@ async def trader(made: Rig, clock: SetClock) -> AsyncIterator[Trader]:
     config = CacheConfig()
     async with Cache.open(MemoryStore(), Nothing(), config, clock=clock) as cache:
         sources = RiskSources(
-            database=made.database,
-            account=UPBIT,
+            states=AccountStateReader(made.database, UPBIT, AccountVersion(), clock),
             cache=cache,
             portfolio=portfolio,
             monitor=watch,
-            version=AccountVersion(),
             freezing=(),
             unwatched=frozenset,
             is_reconciled=lambda: True,
