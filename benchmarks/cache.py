@@ -28,11 +28,10 @@ from qts.cache import (
     CacheEntry,
     Ttls,
 )
+from qts.cache.call_policy import store_write
 from qts.cache.connection import RedisConnection
-from qts.cache.near_cache import NearCacheSlot
 from qts.cache.redis import RedisStore
-from qts.cache.region import CacheRegion
-from qts.cache.write_behind import store_write
+from qts.cache.region import CacheRegion, NearCacheSlot
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
 

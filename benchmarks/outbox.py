@@ -27,7 +27,7 @@ from benchmarks.plot import bars
 from benchmarks.report import Goal, Picture, Result, Row
 from qts.domain import Secret
 from qts.embedded import EmbeddedConfig, EmbeddedServers, Home
-from qts.router.plot import draw_latency_plot
+from qts.router.report import draw_latency_plot
 
 RATE = 100  # events a second while latency is measured
 SETTLE_S = 0.3  # time for a consumer to start listening

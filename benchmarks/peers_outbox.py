@@ -22,8 +22,8 @@ import msgspec
 from qts.database import Connection, Database, DatabaseConfig, migrate
 from qts.domain import Secret
 from qts.outbox import BACKTEST_EVENT, Delivery, Dispatcher, OutboxEvent, PostgresBus, StreamConfig
+from qts.outbox.bus import SQL
 from qts.outbox.claims import BEGINNING, NO_ACCOUNT, Claims
-from qts.outbox.queries import SQL
 
 STREAM = BACKTEST_EVENT
 BATCH = 1000  # events in one transaction of publish_many

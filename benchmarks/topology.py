@@ -12,7 +12,7 @@ from benchmarks.report import Goal, Picture, Row
 from qts.domain import OperationError
 from qts.machine import detect_topology
 from qts.router import Options, PlacementPlan, Router, RouterReport, Scenario, plan_placement
-from qts.router.plot import draw_latency_plot
+from qts.router.report import draw_latency_plot
 from qts.router.scenario import (
     ProcessorSettings,
     ProducerSettings,
