@@ -37,6 +37,17 @@ async def test_first_start_makes_a_home_and_both_servers(tmp_path: Path) -> None
         assert home.valkey_url() == servers.valkey.url
 
 
+async def test_the_first_commits_create_no_segment(tmp_path: Path) -> None:
+    with EmbeddedServers(Home.at(tmp_path / "home"), EmbeddedConfig()) as servers:
+        assert servers.postgres
+        spare = await ask(
+            servers.postgres.url,
+            "SELECT count(*) FROM pg_ls_waldir()"
+            " WHERE name > pg_walfile_name(pg_current_wal_lsn()) AND name !~ '[^0-9A-F]'",
+        )
+    assert spare >= 4
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

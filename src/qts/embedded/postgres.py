@@ -24,6 +24,12 @@ from qts.embedded.server import EmbeddedServer, LogFile
 _TIMEOUT_S = 120.0
 _DRAFT = "postgres.draft-"
 _BUILTIN_LOCALE_SINCE = 17
+# A new segment of the log is written and synced inside a commit. A checkpoint keeps old ones to be
+# used again: four, and the current one, are as many as it always keeps.
+_SPARE_SEGMENTS = (
+    *4 * ("SELECT pg_logical_emit_message(false, 'qts', ''), pg_switch_wal()",),
+    "CHECKPOINT",
+)
 _HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 
@@ -90,7 +96,7 @@ class PostgresDataDirectory:
             os.chown(draft, self._user.uid, self._user.gid)
         self._initdb(draft)
         (draft / "pg_hba.conf").write_text(_HBA)
-        self._with_password(draft, "CREATE DATABASE qts")
+        self._with_password(draft, "CREATE DATABASE qts", *_SPARE_SEGMENTS)
         draft.rename(data)
         home = os.open(self._home.path, os.O_RDONLY)
         os.fsync(home)
