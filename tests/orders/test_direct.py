@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from qts.database import Database
 from qts.domain import IntentType, ManualClock, OutcomeUnknownError, Side, TimeLimit
 from qts.orders import SubmitResult, executor, freeze_position, load_account_state
+from qts.orders.ledger_values import SQL
 from qts.outbox import TRADE_COMMAND, TRADE_EXIT, PostgresBus
 from qts.outbox.testing import RecordingBus
 from qts.pipeline.risk_snapshot import account_facts, trading_day_start
@@ -36,7 +38,7 @@ async def facts(kit: OrderKit, symbol: str = SYMBOL) -> AccountFacts:
     now = kit.clock.now()
     day = trading_day_start(now)
     state = await load_account_state(kit.database, kit.venue.key, day, now)
-    return account_facts(symbol, state, day)
+    return account_facts(symbol, state)
 
 
 async def submit(kit: OrderKit, **more: Any) -> SubmitResult:
@@ -84,7 +86,7 @@ async def test_an_order_is_sent_without_a_worker(kit: OrderKit, order: dict[str,
         ("held", Decimal(1)),
         ("pending", Decimal(1)),
         ("pending_orders", 1),
-        ("orders_today", -1),
+        ("latest_orders", -1),
     ],
 )
 async def test_facts_that_changed_store_nothing(kit: OrderKit, field: str, value: Any) -> None:
@@ -96,10 +98,41 @@ async def test_facts_that_changed_store_nothing(kit: OrderKit, field: str, value
     assert (await stored(kit), await commands(kit), kit.venue.placed) == (0, {}, [])
 
 
+async def test_an_order_that_was_sent_since_is_seen(kit: OrderKit, clock: ManualClock) -> None:
+    """Only the latest orders are counted again: the statement does not grow with the day's."""
+    await kit.order()
+    await kit.executor.close()
+    known = await facts(kit)
+    assert known.latest_orders == 1
+    await clock.advance(60)
+    later = await facts(kit, "KRW-ETH")
+    assert later.latest_orders == 0
+    assert (await kit.desk.submit(approved(kit.clock, later, symbol="KRW-ETH"))).attempt_id
+    await kit.executor.close()
+    unnoticed = replace(await facts(kit, "KRW-XRP"), latest_orders=0)
+    assert (await kit.desk.submit(approved(kit.clock, unnoticed, symbol="KRW-XRP"))).is_outdated
+
+
+async def test_the_statement_asks_for_stops_without_calls(kit: OrderKit) -> None:
+    """The planner merges both functions into the plan; a call costs as much as an insert."""
+    async with kit.database.connection() as connection:
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        await connection.execute(f"PREPARE sending AS {SQL.send_directly}")
+        arguments = ", ".join(["NULL"] * 38)
+        rows = await connection.fetch(f"EXPLAIN (VERBOSE) EXECUTE sending ({arguments})")
+    plan = "\n".join(row[0] for row in rows)
+    assert [each for each in ("kill_switch", "market_state", "safety_state") if each in plan] == [
+        "kill_switch",
+        "market_state",
+        "safety_state",
+    ]
+    assert not re.search(r"Function Scan|_stops?\(", plan)
+
+
 async def test_an_exit_depends_on_its_symbol_alone(kit: OrderKit) -> None:
     await kit.order()
     await kit.reconciler.handle_report(kit.venue.trade("V1", Decimal(2), Decimal(100)))
-    known = replace(await facts(kit), held=Decimal(9), pending=Decimal(9), orders_today=-1)
+    known = replace(await facts(kit), held=Decimal(9), pending=Decimal(9), latest_orders=-1)
     submitted = await kit.desk.submit(approved(kit.clock, known, **STOP))
     await kit.executor.close()
     assert await kit.attempts(submitted.intent_id) == ["ACKED"]

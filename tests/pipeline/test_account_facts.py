@@ -24,7 +24,6 @@ from qts.pipeline.risk_snapshot import (
     RiskSnapshotReader,
     RiskSources,
     account_facts,
-    trading_day_start,
 )
 from qts.risk import PreTradeGate, Refusal, RiskLimitsConfig
 from tests.instruments import LISTED
@@ -161,7 +160,7 @@ def test_sums_are_exact(orders: list[tuple[str, Decimal]]) -> None:
     """PostgreSQL adds all digits; a rounded sum would look like a change."""
     pending = tuple(OpenOrder(symbol, Side.BUY, each, None, False) for symbol, each in orders)
     state = AccountState({}, pending, 0, 0, Decimal(0), frozenset())
-    facts = account_facts(SYMBOL, state, trading_day_start(START))
+    facts = account_facts(SYMBOL, state)
     assert Fraction(facts.pending) == sum(Fraction(each) for _, each in orders)
     mine = sum(Fraction(each) for symbol, each in orders if symbol == SYMBOL)
     assert Fraction(facts.pending_buy) == mine

@@ -120,8 +120,6 @@ class Book:
             held=held,
             pending=pending,
             pending_orders=len(self.sent),
-            day=NOW,
-            orders_today=0,
             age_ms=0.0 if fresh else self.age_ms or 0.0,
         )
 

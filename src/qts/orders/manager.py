@@ -236,8 +236,8 @@ class OrderManager:
             facts.held,
             facts.pending,
             facts.pending_orders,
-            facts.day,
-            facts.orders_today,
+            facts.latest_since,
+            facts.latest_orders,
         )
         failpoint("before_statement")
         with _commit_span(draft) as commit:

@@ -43,7 +43,7 @@ SELECT reason_code,
 -- $27 now, $28 claim token, $29 lock TTL
 -- facts: $30 position, $31 pending buys, $32 pending sells of the symbol; of the account, for an
 -- entry: $33 sum of positions, $34 sum of pending quantities, $35 pending orders,
--- $36 start of the trading day, $37 orders sent since; $38 epoch of the lease
+-- $36 a moment shortly before the facts were read, $37 orders sent since; $38 epoch of the lease
 WITH lease AS MATERIALIZED (
     SELECT FROM account WHERE broker = $9 AND account = $10 AND epoch = $38 FOR SHARE
 ), pending AS MATERIALIZED (
@@ -75,7 +75,8 @@ WITH lease AS MATERIALIZED (
                          WHERE signal_id = $1 AND intent_type = $8 AND broker = $9
                            AND account = $10) THEN 'KNOWN'
            WHEN $15::timestamptz <= $27::timestamptz THEN 'EXPIRED'
-           WHEN stop IS NOT NULL THEN stop
+           WHEN account_stop.code IS NOT NULL THEN account_stop.code
+           WHEN market_stop.code IS NOT NULL THEN market_stop.code
            WHEN EXISTS (SELECT FROM outbox_paused WHERE stream = $20) THEN 'PAUSED'
            WHEN EXISTS (SELECT FROM outbox_event e
                          WHERE e.stream = $20 AND e.account = $24 AND e.aggregate_type = $22
@@ -93,8 +94,8 @@ WITH lease AS MATERIALIZED (
                            WHERE a.sent_at >= $36 AND a.broker = $9 AND a.account = $10)
                 THEN 'CHANGED'
            ELSE '' END AS code
-      FROM totals,
-           COALESCE(order_stop($9, $10, $2, $8), market_stop($9, $10, $3, $8)) AS stop
+      FROM totals, order_stops($9, $10, $2, $8) AS account_stop,
+           market_stops($9, $10, $3, $8) AS market_stop
 ), new_signal AS (
     INSERT INTO signal (id, strategy_key, symbol, side, reason, decided_at)
     SELECT $1, $2, $3, $4, $5, $6 FROM verdict WHERE code = '' ON CONFLICT DO NOTHING
@@ -704,7 +705,7 @@ VALUES ($1, $2, $3, $4, $5)
 
 -- name: account_state
 -- Read the account state at a broker in one snapshot. Numbers are text so that they stay exact.
--- $1 broker, $2 account, $3 start of the trading day, $4 now
+-- $1 broker, $2 account, $3 start of the trading day, $4 now, $5 a moment shortly before it
 WITH held AS (
     SELECT symbol, quantity, average_price
       FROM position WHERE broker = $1 AND account = $2 AND quantity <> 0
@@ -750,6 +751,8 @@ SELECT (SELECT COALESCE(json_agg(json_build_array(symbol, quantity::text, averag
        (SELECT count(*) FROM order_attempt
          WHERE sent_at >= $4::timestamptz - interval '1 minute' AND broker = $1 AND account = $2)
            AS orders_last_minute,
+       (SELECT count(*) FROM order_attempt
+         WHERE sent_at >= $5 AND broker = $1 AND account = $2) AS latest_orders,
        COALESCE((SELECT sum(realised_pnl - fee) FROM fill
          WHERE traded_at >= $3 AND broker = $1 AND account = $2 AND counted), 0) AS earned
 

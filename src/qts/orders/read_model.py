@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,8 @@ from qts.venues import venue_names
 
 WAITING = "WAITING"  # status of a stop order
 _ALL_ACCOUNTS = (None, None)
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_LATEST = timedelta(seconds=5)  # longer than the statement of an order may take
 
 
 class OrderRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,13 +198,16 @@ class AccountState(msgspec.Struct, frozen=True):
     suspended: frozenset[str]  # * is the whole venue
     frozen: frozenset[str] = frozenset()
     orders_of: Mapping[str, int] = {}  # the day's orders by strategy
+    latest_since: datetime = _EPOCH  # shortly before the state was read
+    latest_orders: int = 0  # sent since
 
 
 async def load_account_state(
     database: Database, key: AccountKey, day: datetime, now: datetime
 ) -> AccountState:
     """Read the state in one statement; `day` is the start of the trading day."""
-    (row,) = await database.fetch_idempotent(SQL.account_state, *key, day, now)
+    since = now - _LATEST
+    (row,) = await database.fetch_idempotent(SQL.account_state, *key, day, now, since)
     return AccountState(
         {
             symbol: Position(symbol, Decimal(quantity), Decimal(average))
@@ -218,6 +223,8 @@ async def load_account_state(
         frozenset(row["suspended"]),
         frozenset(row["frozen"]),
         row["orders_of"],
+        since,
+        row["latest_orders"],
     )
 
 

@@ -100,9 +100,7 @@ def compute_exposure(
     )
 
 
-def account_facts(
-    symbol: str, account: AccountState, day: datetime, age_ns: int = 0
-) -> AccountFacts:
+def account_facts(symbol: str, account: AccountState, age_ns: int = 0) -> AccountFacts:
     """Return the figures that the statement of an order of this symbol compares again."""
     pending = [order for order in account.pending if order.symbol == symbol]
     position = account.held.get(symbol)
@@ -113,9 +111,9 @@ def account_facts(
         held=_sum(each.quantity for each in account.held.values()),
         pending=_sum(each.remaining for each in account.pending),
         pending_orders=len(account.pending),
-        day=day,
-        orders_today=account.orders_today,
         age_ms=age_ns / 1e6,
+        latest_since=account.latest_since,
+        latest_orders=account.latest_orders,
     )
 
 
@@ -320,7 +318,7 @@ class RiskSnapshotReader:
             switches=self._sources.switches(proposal, account.suspended, account.frozen),
             now=self._clock.now(),
             facts=account_facts(
-                proposal.symbol, account, reading.day, self._clock.monotonic_ns() - reading.began_ns
+                proposal.symbol, account, self._clock.monotonic_ns() - reading.began_ns
             ),
         )
 

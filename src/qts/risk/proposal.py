@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import final
 from uuid import UUID
@@ -20,6 +20,7 @@ from qts.domain import (
     unknown_instrument,
 )
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _FROM_THE_GATE = object()
 _MIN_QUANTITY = Decimal("0.00000001")
 
@@ -84,9 +85,10 @@ class AccountFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: Decimal  # sum of all positions: it shows a change, it is no amount
     pending: Decimal  # sum of what all pending orders may still fill
     pending_orders: int
-    day: datetime  # start of the trading day
-    orders_today: int
     age_ms: float  # since they were read
+    # The defaults are for journals from before these were kept.
+    latest_since: datetime = _EPOCH  # shortly before they were read: no older order can appear
+    latest_orders: int = 0  # sent since
 
 
 class Switches(msgspec.Struct, frozen=True, kw_only=True):

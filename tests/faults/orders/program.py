@@ -146,7 +146,7 @@ async def submit(
         now = SystemClock().now()
         day = trading_day_start(now)
         account = await load_account_state(database, key, day, now)
-        facts = account_facts(proposal.symbol, account, day)
+        facts = account_facts(proposal.symbol, account)
         submitted = await manager.submit(approve(proposal, now, facts))
         if not submitted.is_outdated:
             return submitted
