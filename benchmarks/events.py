@@ -1,4 +1,4 @@
-"""Event engine: throughput, cost of one event, and P0 latency under load, beside peers."""
+"""Event engine: throughput, cost of one event and of traces, P0 under load, beside peers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import events_traces, machine
 from benchmarks import events_under_load as load
-from benchmarks import machine
 from benchmarks.events_flow import NAUTILUS, PEERS, measure
 from benchmarks.measure import Series
 from benchmarks.percentile_plot import percentiles
@@ -40,6 +40,9 @@ def run(quick: bool, progress: Callable[[str], None]) -> Result:
     progress("events through the lanes and through each peer, in turn")
     found = measure(effort.rounds, effort.events, effort.slow_events, notes, progress)
     flow, costs = _flow_rows(found), _cost_rows(found)
+    progress("a tick and an order with the tracing code and without it, in turn")
+    traces, about = events_traces.measure(quick)
+    notes += about
     progress("P0 while four tasks burn CPU: ours and each peer that has priorities, in turn")
     spans = _under_load(effort, progress)
     latency = _latency_rows(spans)
@@ -47,7 +50,7 @@ def run(quick: bool, progress: Callable[[str], None]) -> Result:
         notes.append(f"noisy: others used {described['foreign_cpus']:g} CPUs before the start")
     return Result(
         machine=described,
-        rows=(*flow, *costs, *latency),
+        rows=(*flow, *costs, *traces, *latency),
         notes=tuple(notes),
         pictures=(
             Picture("events-throughput", bars("Events to one handler that does nothing", flow)),

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import events, events_flow, peers_events
+from benchmarks import events, events_flow, events_traces, peers_events
 from benchmarks import events_under_load as load
 from benchmarks.measure import Sample, Series
 from benchmarks.percentile_plot import percentiles
-from qts.domain import OperationError
+from qts.domain import OperationError, Tick
 from qts.events import EventEngine
 from tests.benchmarks.test_bench_command import FIELDS, run
+from tests.telemetry.collector import recording
 
 
 @pytest.fixture
@@ -39,7 +40,9 @@ def test_quick_run_writes_rows_and_pictures(tmp_path: Path) -> None:
     assert names.count("publish one by one") == len(events_flow.PEERS) + 2
     assert sum(name.startswith("publish_many") for name in names) == 3
     assert sum(name.startswith("P0 under load") for name in names) == 6
+    assert sum(name.endswith("traces off") for name in names) == 3
     goals = {row["name"]: row["goal"] for row in rows if row["goal"]}
+    assert goals["tick to on_tick, traces off"] == "ratio < 1.01"
     assert goals["publish_many, plain handler"] == "ours >= 10"
     assert next(row["goal"] for row in rows if row["name"] == "publish one by one") == "ours >= 3"
     drawn = sorted(path.name for path in pictures.iterdir())
@@ -68,6 +71,23 @@ def test_a_peer_hands_every_event_to_the_handler(
     ticks = events_flow._ticks(EventEngine())
     peer(ticks * 3)
     assert [event.event_id for event in seen] == [event.event_id for event in ticks * 3]
+
+
+def test_only_the_path_as_shipped_has_tracing_code() -> None:
+    tick = Tick("005930", 70_000.0, at=1.0)
+    found = {}
+    for parts in (events_traces.shipped(), events_traces.without_tracing()):
+        with recording() as spans:
+            path = events_traces.TickPath(parts, 1, calls=True, trace_every=1)
+            path.on_tick(tick)
+            assert (path.publisher.count, path.runner.strategy.calls) == (1, 1)
+        found[parts] = [each.name for each in spans.get_finished_spans()]
+    assert list(found.values()) == [["strategy", "tick"], []]
+
+
+def test_a_tracing_statement_that_has_changed_is_named() -> None:
+    with pytest.raises(OperationError, match=r"^qts\.pipeline\.runner has no single 'if tracing'"):
+        events_traces._stripped("qts.pipeline.runner", {"if tracing": ""})
 
 
 @pytest.mark.parametrize("engine", [load.ours, load.threads, load.one_loop])
