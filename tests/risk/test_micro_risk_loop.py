@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from qts.domain import ManualClock
+from qts.domain import ExitLevels, ManualClock
 from qts.events import payloads as p
 from qts.risk import (
     EmergencyOrder,
@@ -313,3 +316,45 @@ def test_after_a_kill_the_sale_of_everything_is_reported_once() -> None:
         desk.hold(("B", 1, 10))
         desk.loop.check()
     assert desk.codes == ["FS104", "GR075", "FS092"]
+
+
+levels = st.none() | st.builds(
+    ExitLevels, stop=st.none() | st.just(Decimal(80)), target=st.none() | st.just(Decimal(130))
+)
+changes = st.lists(
+    st.tuples(
+        st.sampled_from("ABC"),
+        st.sampled_from((0, 5, 10, -10)),
+        st.sampled_from((99.0, 100.0, 103.0)),
+        levels,
+        st.sampled_from(("SCALP", "SWING")),
+    ),
+    max_size=12,
+)
+
+
+@given(changes)
+async def test_one_position_at_a_time_is_as_all_of_them(made: list[tuple[Any, ...]]) -> None:
+    each, whole = Desk(), Desk()
+    held: dict[str, PositionShadow] = {}
+    for number, (symbol, quantity, average, exits, kind) in enumerate(made):
+        shadow = PositionShadow(
+            symbol=symbol, quantity=quantity, average=average, exits=exits, kind=kind
+        )
+        if quantity:
+            held[symbol] = shadow
+            each.loop.set_position(shadow)
+        else:
+            held.pop(symbol, None)
+            each.loop.remove_position(symbol)
+        each.loop.set_equity(1e4)
+        whole.loop.set_positions(held.values(), 1e4)
+        for desk in (each, whole):
+            for name in "ABC":
+                desk.tick(name, 100.0 - number % 3 - (name == "B") * number)
+            await desk.clock.advance(600)
+            desk.loop.check()
+        assert list(each.loop._symbols) == list(whole.loop._symbols)
+        for name in "ABC":
+            assert each.loop.stops.position(name) == whole.loop.stops.position(name)
+    assert (each.events, each.codes) == (whole.events, whole.codes)

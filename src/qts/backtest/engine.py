@@ -104,6 +104,7 @@ class BacktestEngine:
         self._evaluating = [run for run in self.runs if run.has_evaluate]
         self._gate = PreTradeGate(self._limits)
         self._own_stops = own_stops(config.stops, config.instances)
+        self.has_stops = config.use_stops
         self._stops = (
             BacktestStops(
                 config.stops,
@@ -369,16 +370,19 @@ class BacktestEngine:
         return run.strategy.kind, self._own_stops.get(run.key)
 
     def _on_change(self, symbol: str) -> None:
-        has_stops = self._stops is not None and self.portfolio.position(symbol) is not None
-        if self.manager.is_open(symbol) or has_stops or symbol in self.stop_orders:
+        stops, self._block = self._stops, None
+        if (
+            self.manager.is_open(symbol)
+            or (stops is not None and self.portfolio.position(symbol) is not None)
+            or symbol in self.stop_orders
+        ):
             self.watched.add(symbol)
         else:
             self.watched.discard(symbol)
-        if self._stops is not None:
-            self._stops.sync_positions()
-        self._block = None
-        if self._stops is not None and self.portfolio.positions:
-            self.due = min(self.due, self._soon(self.clock.at))
+        if stops is not None:
+            stops.sync_position(symbol)
+            if self.portfolio.positions:
+                self.due = min(self.due, self._soon(self.clock.at))
         for listener in self._listeners:
             listener(symbol)
 

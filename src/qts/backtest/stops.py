@@ -98,13 +98,17 @@ class BacktestStops:
         for symbol in [name for name, at in self._retry_at.items() if self._clock.at >= at]:
             del self._retry_at[symbol]
             self._loop.rearm(symbol, "not carried out")
-        self.sync_positions()
+        self._loop.set_equity(float(self._portfolio.equity))
         self._loop.check()
         self._send_exits()
 
-    def sync_positions(self) -> None:
-        held = [self._shadow(each) for each in self._portfolio.positions.values()]
-        self._loop.set_positions(held, float(self._portfolio.equity))
+    def sync_position(self, symbol: str) -> None:
+        """Take the position in a symbol, its owner and its exits, after a change of them."""
+        position = self._portfolio.position(symbol)
+        if position is None:
+            self._loop.remove_position(symbol)
+        else:
+            self._loop.set_position(self._shadow(position))
 
     def _shadow(self, position: Position) -> risk.PositionShadow:
         symbol = position.symbol

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from qts.risk.position_notices import PositionNotices
 from qts.risk.stop_state import StopState
 
 log = telemetry.logger("risk")
+T = TypeVar("T")
 _EXITS = telemetry.counter("qts_stops_total", "exits that the stops published", ("reason",))
 
 # symbol, PARTIAL or FULL, reason, quantity, price, stop, whether it is short
@@ -137,42 +138,62 @@ class MicroRiskLoop:
 
     def set_positions(self, positions: Iterable[PositionShadow], equity: float) -> None:
         """Replace the positions; a symbol that is missing is flat."""
-        now_ns = self._clock.monotonic_ns()
-        now = self._clock.now()
-        limits = self._config.holding
+        before, current, limits_s = self._symbols, dict[str, object](), dict[str, float]()
+        for each in positions:
+            if before.get(each.symbol, each.identity) != each.identity:
+                self._drop(each.symbol)
+            limits_s[each.symbol] = self._watch(each)
+            current[each.symbol] = each.identity
+        for gone in before.keys() - current.keys():
+            self._drop(gone)
+        self._symbols, self._limits_s = current, limits_s  # `check` may run on another thread
+        self._silent &= current.keys()
+        self.set_equity(equity)
+
+    def set_position(self, position: PositionShadow) -> None:
+        """Set one position, and leave the others as they are."""
+        limit_s = self._watch(position)
+        self._symbols = self._symbols | {position.symbol: position.identity}
+        self._limits_s = self._limits_s | {position.symbol: limit_s}
+
+    def remove_position(self, symbol: str) -> None:
+        """Note that a symbol is flat, if it was not."""
+        if symbol in self._symbols:
+            self._drop(symbol)
+            self._symbols = _without(self._symbols, symbol)
+            self._limits_s = _without(self._limits_s, symbol)
+            self._silent.discard(symbol)
+
+    def _watch(self, position: PositionShadow) -> float:
+        """Let the stops watch a position; return how long it may be held."""
+        limits, entered_at = self._config.holding, position.entered_at
         by_kind = {
             "SCALP": limits.scalp_s,
             "SWING": limits.swing_s,
             "PORTFOLIO": limits.portfolio_s,
         }
-        before, current, held = self._symbols, dict[str, object](), list(positions)
-        hold_s = {each.symbol: _hold_s(each, by_kind[each.kind]) for each in held}
-        for each in held:
-            if before.get(each.symbol, each.identity) != each.identity:
-                self._drop(each.symbol)
-            current[each.symbol] = each.identity
-            age_s = (now - each.entered_at).total_seconds() if each.entered_at else 0.0
-            stop, target, trail = _floats(each.exits)
-            self.stops.set_position(
-                each.symbol,
-                each.quantity,
-                each.average,
-                each.lot,
-                stop,
-                hold_s[each.symbol],
-                now_ns - round(max(age_s, 0.0) * 1e9),
-                each.restored,
-                target,
-                trail,
-                each.stops.rules if each.stops is not None else None,
-            )
-        for gone in before.keys() - current.keys():
-            self._drop(gone)
-        self._symbols = current
-        self._limits_s = hold_s
-        self._silent &= current.keys()
+        hold_s = _hold_s(position, by_kind[position.kind])
+        age_s = (self._clock.now() - entered_at).total_seconds() if entered_at else 0.0
+        stop, target, trail = _floats(position.exits)
+        self.stops.set_position(
+            position.symbol,
+            position.quantity,
+            position.average,
+            position.lot,
+            stop,
+            hold_s,
+            self._clock.monotonic_ns() - round(max(age_s, 0.0) * 1e9),
+            position.restored,
+            target,
+            trail,
+            position.stops.rules if position.stops is not None else None,
+        )
+        return hold_s
+
+    def set_equity(self, equity: float) -> None:
+        """Take the equity; the positions are those of now."""
         self._equity = equity
-        self._synced_ns, self._late = now_ns, False
+        self._synced_ns, self._late = self._clock.monotonic_ns(), False
 
     def park(self, symbol: str, text: str) -> None:
         """Stop watching a position that is too small to be sold; raises GR075 once."""
@@ -314,6 +335,10 @@ class MicroRiskLoop:
             return
         _EXITS.labels(reason).inc()
         log.warning("stop hit", symbol=symbol, action=action, reason=reason, price=price)
+
+
+def _without(values: dict[str, T], symbol: str) -> dict[str, T]:
+    return {name: value for name, value in values.items() if name != symbol}
 
 
 def _hold_s(position: PositionShadow, by_kind_s: float) -> float:
