@@ -35,6 +35,7 @@ _BEFORE_S = 0.001  # prices of a bar are inside of the longer bar that they end
 _QUARTERS = 4  # of its volume: open, worse, better, close
 _PRICES = ("open", "high", "low", "close")
 _COLUMNS = np.dtype([(name, np.float64) for name in FIELDS])  # as in View.bars
+_ROW = np.dtype([("symbol", np.int32), ("fields", np.float64, len(FIELDS))])  # of the tape
 
 _DueBar = tuple[float, StrategyRun, Bar, tuple[float, ...]]  # time, strategy, bar and indicators
 
@@ -147,9 +148,8 @@ class BarTapePlayer:
         closed = moments.closed
         is_range = len(closed) and closed[-1] - closed[0] == len(closed) - 1  # they ascend
         rows = self._tape.rows[closed[0] : closed[-1] + 1] if is_range else self._tape.rows[closed]
-        table, numbers = np.empty((len(rows), len(FIELDS))), rows["symbol"].astype(np.int64)
-        for column, name in enumerate(FIELDS):
-            table[:, column] = rows[name]
+        numbers = rows["symbol"].astype(np.int64)
+        table = np.ascontiguousarray(rows.view(_ROW)["fields"])
         self._opening: npt.NDArray[np.int32] = self._tape.rows["symbol"][moments.opened]
         self._expect(numbers, table)
         if computed := self._computed(rows, until):
@@ -163,14 +163,15 @@ class BarTapePlayer:
         """Let strategies have the rows of the bars that they are called with."""
         if not self._plain:
             return
-        order = np.argsort(symbols, kind="stable")
-        numbers, first = np.unique(symbols[order], return_index=True)
-        columns = table[order].view(_COLUMNS).ravel()
-        for number, part in zip(numbers.tolist(), np.split(columns, first[1:]), strict=True):
-            symbol = self._tape.symbols[number]
+        is_small = len(self._tape.symbols) <= np.iinfo(np.uint16).max  # those are sorted by radix
+        order = np.argsort(symbols.astype(np.uint16) if is_small else symbols, kind="stable")
+        columns, first = table.view(_COLUMNS).ravel(), 0
+        counts = np.bincount(symbols, minlength=len(self._tape.symbols)).tolist()
+        for symbol, count in zip(self._tape.symbols, counts, strict=True):
+            places, first = order[first : first + count], first + count
             for run, wanted in self._plain:
                 if wanted is None or symbol in wanted:
-                    run.expect_bars(symbol, self._tape.timeframe, part)
+                    run.expect_bars(symbol, self._tape.timeframe, columns, places)
 
     def _close_each(self, rows: npt.NDArray[np.int64], closes: Iterable[Tick], at: float) -> None:
         """Close bars of one time; one of a symbol that nothing waits for only sets its price."""

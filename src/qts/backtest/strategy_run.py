@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Protocol, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from qts import telemetry
 from qts.backtest.bar_tape import Rows
 from qts.backtest.performance import EquityCurve
@@ -147,10 +150,12 @@ class StrategyRun:
         held = float(position.quantity) if position is not None else 0.0
         return self.call(self._steps.on_price, tick, held)
 
-    def expect_bars(self, symbol: str, timeframe: Timeframe, rows: Rows) -> None:
-        """Take the rows of the next bars of a series before they are handled."""
+    def expect_bars(
+        self, symbol: str, timeframe: Timeframe, table: Rows, places: npt.NDArray[np.int64]
+    ) -> None:
+        """Take the rows of the next bars of a series, at these places of a table, before them."""
         if self._bars is not None:
-            self._bars.expect(symbol, timeframe, rows)
+            self._bars.expect(symbol, timeframe, table, places)
 
     def add_history(self, bar: Bar, values: tuple[float, ...]) -> None:
         """Take a bar from before the backtest, without a call."""

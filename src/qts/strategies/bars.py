@@ -21,6 +21,7 @@ from qts.domain import Bar, RefusedError, Timeframe, check_name
 from qts.router import BarIndicator, bar_indicator
 
 Bars = npt.NDArray[np.void]
+Places = npt.NDArray[np.int64]
 
 BAR_COLUMNS = np.dtype([(name, np.float64) for name in Bar._fields[2:]])
 BARS_KEPT = 500  # of each series, or as many as the warm-up
@@ -118,17 +119,20 @@ def _nothing() -> None:
 class _Series:
     """Rows of one series; grows up to twice the kept bars, then moves them to the front.
 
-    Rows behind `end` are those of bars that are still to be added.
+    Rows behind `end` are those of bars that are still to be added. Most strategies never read a
+    bar: rows that come before their bars stay where they are until somebody does.
     """
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
         self._rows = np.zeros(0, BAR_COLUMNS)
+        self._coming: tuple[Bars, Places] | None = None  # the rows after these, if not read yet
         self.end = self._known = 0
         self.values: tuple[float, ...] = ()
 
     def add(self, bar: Bar) -> None:
         if self.end == self._known:
+            self.read()
             self._write(bar[2:])
         self.end += 1
 
@@ -145,12 +149,35 @@ class _Series:
         self._rows[self.end] = row
         self._known = self.end + 1
 
-    def expect(self, rows: Bars) -> None:
-        """Take the rows of the next bars that are added."""
-        self._rows = np.concatenate([self.last(self._kept), rows])
-        self.end, self._known = len(self._rows) - len(rows), len(self._rows)
+    def expect(self, table: Bars, places: Places) -> None:
+        """Take the rows of the next bars that are added: those at `places` of a table."""
+        kept = min(self.end, self._kept)
+        if self._coming is not None:
+            table_before, places_before = self._coming
+            seen = places_before[: max(0, self.end - len(self._rows))]  # the others never came
+            self._coming = table_before, seen[max(0, len(seen) - kept) :]
+            self._rows = self._rows[: self.end]
+            self.read()
+            self.end = len(self._rows)
+        self._rows = self._rows[self.end - kept : self.end].copy()
+        self.end, self._known = kept, kept + len(places)
+        self._coming = (table, places) if len(places) else None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no row is coming."""
+        return self._coming is None and self.end == self._known
+
+    def read(self) -> None:
+        """Read the rows that are coming, if there are any."""
+        if self._coming is None:
+            return
+        (table, places), before, self._coming = self._coming, self._rows, None
+        self._rows = np.empty(len(before) + len(places), BAR_COLUMNS)
+        self._rows[: len(before)], self._rows[len(before) :] = before, table.take(places)
 
     def last(self, n: int) -> Bars:
+        self.read()
         return self._rows[max(0, self.end - min(n, self._kept)) : self.end].copy()
 
 
@@ -178,13 +205,17 @@ class StrategyBars:
         series.add(bar)
         series.values = values
 
-    def expect(self, symbol: str, timeframe: Timeframe, rows: Bars) -> None:
+    def expect(self, symbol: str, timeframe: Timeframe, table: Bars, places: Places) -> None:
         """Take the rows of the next bars of a series at once; all calls are of one timeframe.
 
-        Instead of `add`, each of these bars may then move the `end` of its `expected` series.
+        They are those at `places` of the table, which must not change; without any, the one before
+        is let go. Instead of `add`, each of these bars may then move the `end` of its `expected`
+        series.
         """
+        if not len(places) and (symbol not in self.expected or self.expected[symbol].is_read):
+            return
         series = self._series.setdefault((symbol, timeframe), _Series(self._kept))
-        series.expect(rows)
+        series.expect(table, places)
         self.expected[symbol] = series
 
     def bars(self, symbol: str, timeframe: str, n: int) -> Bars:
@@ -215,4 +246,6 @@ class StrategyBars:
 
     def __getstate__(self) -> dict[str, Any]:
         self.before_read()
+        for series in self._series.values():
+            series.read()
         return self.__dict__ | {"before_read": _nothing}
