@@ -1,6 +1,7 @@
 // qts._native.BarCalls: bars of a tape as Python objects, and the calls of a strategy with them.
 //
 //   closes, bars   the next ticks and bars, for moments at which Python handles everything
+//   next_open      the bars that open at the moment and that something waits for
 //   play           moments at which nothing waits for a price or a time: prices, on_bar, a point of the equity curve
 //   play_rest      calls of on_bar with the bars of the moment that are left
 //
@@ -14,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,7 +50,7 @@ class BarMaker {
     allocate_ = reinterpret_cast<allocfunc>(PyType_GetSlot(found, Py_tp_alloc));
   }
 
-  // Fills the last bar again if nothing refers to it.
+  // Fills the last bar again if nothing refers to it, and its numbers likewise.
   nb::handle make(nb::handle symbol, const std::array<double, kFields>& fields) {
     const bool is_free = kIsRefillable && last_.is_valid() && Py_REFCNT(last_.ptr()) == 1;
     if (!is_free) {
@@ -60,8 +62,10 @@ class BarMaker {
       const bool is_same = numbers_[i].is_valid() && qts::same_bits(fields[i], values_[i]);
       if (is_free && is_same) continue;
       if (!is_same) {
-        numbers_[i] = number(fields[i]);
         values_[i] = fields[i];
+        // Only the bar and this object refer to the number: it becomes the next one.
+        if (is_free && Py_REFCNT(numbers_[i].ptr()) == 2 && float_value_.set(numbers_[i], fields[i])) continue;
+        numbers_[i] = number(fields[i]);
       }
       put(2 + i, numbers_[i]);
     }
@@ -80,6 +84,7 @@ class BarMaker {
   allocfunc allocate_ = nullptr;
   std::array<nb::object, kFields> numbers_;
   std::array<double, kFields> values_{};
+  qts::FloatValue float_value_;
 };
 
 class BarCalls {
@@ -99,9 +104,7 @@ class BarCalls {
     std::int64_t rows = 0;
     for (std::size_t i = 0; i < closing.size(); ++i) rows += closing.data()[i];
     if (rows != static_cast<std::int64_t>(numbers.size())) throw nb::value_error("other bars than close");
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      if (numbers.data()[i] < 0 || static_cast<std::size_t>(numbers.data()[i]) >= symbols_.size())
-        throw nb::index_error("no such symbol");
+    check_symbols(numbers);
     write_ticks();
     write_ends();
     at_ = std::move(at);
@@ -109,7 +112,19 @@ class BarCalls {
     numbers_ = std::move(numbers);
     table_ = std::move(table);
     series_ = qts::list_items(series);
-    moment_ = row_ = end_ = 0;
+    moment_ = row_ = end_ = open_ = 0;
+    opens_.reset();
+  }
+
+  // The bars that open, after `begin`: where those of each moment end, their rows and their symbols.
+  void set_opens(Column<std::int64_t> ends, Column<std::int64_t> rows, Column<std::int64_t> numbers) {
+    if (ends.size() != at_.size() || rows.size() != numbers.size()) throw nb::value_error("columns of different lengths");
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < ends.size(); last = ends.data()[i++])
+      if (ends.data()[i] < last) throw nb::value_error("opens end before they begin");
+    if (last != static_cast<std::int64_t>(rows.size())) throw nb::value_error("other bars than open");
+    check_symbols(numbers);
+    opens_ = Opens{std::move(ends), std::move(rows), std::move(numbers)};
   }
 
   std::size_t moment() const { return moment_; }
@@ -126,7 +141,20 @@ class BarCalls {
   // Ends the moment.
   void leave() {
     row_ = end_;
+    open_ = opens_end();
     ++moment_;
+  }
+
+  // The row of the next bar that opens at the moment and whose symbol is in `watched`; None: there are no more.
+  nb::object next_open(nb::handle watched) {
+    if (moment_ >= at_.size()) throw nb::index_error("no moment to open bars of");
+    for (const std::size_t end = opens_end(); open_ < end;) {
+      const std::size_t place = open_++;
+      const int found = PySet_Contains(watched.ptr(), symbols_[static_cast<std::size_t>(opens_->numbers.data()[place])].ptr());
+      if (found < 0) throw nb::python_error();
+      if (found != 0) return nb::int_(opens_->rows.data()[place]);
+    }
+    return nb::none();
   }
 
   nb::list closes() const {
@@ -179,8 +207,7 @@ class BarCalls {
     points_.clear();
     times_.begin(nb::cast<double>(clock.attr("at")), first.attr("now"));
     worth_now_ = Worth{};
-    write_held(views.positions());
-    worth_.load(views.positions(), views.cash(), ticks_);
+    worth_.load(views.positions(), views.cash(), ticks_, [&](std::size_t which) { return last_close(which); });
     Worth worth{views.equity(), nb::cast<double>(nb::float_(views.equity())), 0.0};
     return counted(run, clock, [&] {
       for (; moment_ < at_.size() && at_.data()[moment_] < until; leave()) {
@@ -212,8 +239,18 @@ class BarCalls {
   struct Point {
     double at, equity, invested;
   };
+  struct Opens {
+    Column<std::int64_t> ends, rows, numbers;
+  };
   static constexpr std::size_t kNone = ~std::size_t{0};
 
+  void check_symbols(const Column<std::int64_t>& numbers) const {
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      if (numbers.data()[i] < 0 || static_cast<std::size_t>(numbers.data()[i]) >= symbols_.size())
+        throw nb::index_error("no such symbol");
+  }
+
+  std::size_t opens_end() const { return opens_ ? static_cast<std::size_t>(opens_->ends.data()[moment_]) : open_; }
   double field(Field which, std::size_t row) const { return table_.data()[row * kFields + which]; }
   std::size_t symbol(std::size_t row) const { return static_cast<std::size_t>(numbers_.data()[row]); }
 
@@ -240,10 +277,9 @@ class BarCalls {
     closed_[which] = kNone;
   }
 
-  // Makes the ticks of positions.
-  void write_held(nb::handle positions) {
-    if (closed_since_.empty() || nb::len(positions) == 0) return;
-    for (nb::handle symbol : positions) write_tick(symbol);
+  // The last close of a symbol, if its tick waits.
+  std::optional<double> last_close(std::size_t which) const {
+    return closed_[which] == kNone ? std::nullopt : std::optional(field(kClose, closed_[which]));
   }
 
   nb::handle next_bar() {
@@ -278,6 +314,7 @@ class BarCalls {
     return qts::and_then(work, [&] {
       write_ends();
       count_.write(run, clock);
+      if (clock.is_valid()) times_.write(clock);
     });
   }
 
@@ -299,6 +336,8 @@ class BarCalls {
   Column<std::int64_t> closing_, numbers_;
   Table table_;
   std::size_t moment_ = 0, row_ = 0, end_ = 0;  // the current moment, and its rows that are left
+  std::optional<Opens> opens_;
+  std::size_t open_ = 0;  // the next of the bars that open
   const nb::object end_name_ = name("end");
 };
 
@@ -310,12 +349,16 @@ void bind_bar_calls(nb::module_& m) {
            "ticks"_a, "Make `bar` and `tick` objects, of a named tuple and a type; `ticks` has the last tick of every symbol.")
       .def("begin", &BarCalls::begin, "at"_a, "closing"_a, "numbers"_a, "table"_a, "series"_a,
            "Begin a part: its times, how many bars close at each, the symbols and fields of these bars, and the series.")
+      .def("set_opens", &BarCalls::set_opens, "ends"_a, "rows"_a, "numbers"_a,
+           "Set the bars that open in the part: where those of each time end, their rows and their symbols.")
       .def_prop_ro("moment", &BarCalls::moment, "The number of the current time of the part.")
       .def_prop_ro("left", &BarCalls::left, "How many bars of the moment are left.")
       .def_prop_ro("calls", &BarCalls::calls, "How often it has called a strategy, with the current call.")
       .def_prop_ro("points", &BarCalls::points, "Time, equity and invested part at each moment of the last play, as doubles.")
       .def("enter", &BarCalls::enter, "Begin the current moment.")
       .def("leave", &BarCalls::leave, "End the current moment; the next one is current.")
+      .def("next_open", &BarCalls::next_open, "watched"_a,
+           "Return the row of the next bar that opens at the moment and whose symbol is in this set; None: no more do.")
       .def("closes", &BarCalls::closes, "Return the closes of the moment as ticks.")
       .def("bars", &BarCalls::bars, "Return the bars of the moment that are left.")
       .def_prop_ro("worth", &BarCalls::worth,

@@ -53,6 +53,32 @@ inline bool is_true(nb::handle object) {
 // Whether they are the same also where zero has a sign.
 inline bool same_bits(double one, double other) { return std::memcmp(&one, &other, sizeof one) == 0; }
 
+// Value of a float that nothing else refers to. The stable API has no way to set it: it is the last part of the object, which
+// is checked once. Where it is elsewhere, nothing is set.
+class FloatValue {
+ public:
+  FloatValue() {
+    const auto size = nb::cast<std::size_t>(nb::handle(reinterpret_cast<PyObject*>(&PyFloat_Type)).attr("__basicsize__"));
+    if (size < sizeof(PyObject*) + sizeof(double)) return;
+    offset_ = size - sizeof(double);
+    if (!is_at_offset(-1.25e-300) || !is_at_offset(3.5e200)) offset_ = 0;
+  }
+
+  bool set(nb::handle object, double value) const {
+    if (offset_ == 0) return false;
+    std::memcpy(reinterpret_cast<char*>(object.ptr()) + offset_, &value, sizeof value);
+    return true;
+  }
+
+ private:
+  bool is_at_offset(double value) const {
+    const nb::object made = number(value);
+    return std::memcmp(reinterpret_cast<const char*>(made.ptr()) + offset_, &value, sizeof value) == 0;
+  }
+
+  std::size_t offset_ = 0;
+};
+
 // Field of an immutable struct that nothing else refers to.
 class StructField {
  public:

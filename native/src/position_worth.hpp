@@ -26,8 +26,10 @@ class PositionWorth {
 
   bool has_any() const { return has_any_; }
 
-  // Takes positions, cash and last prices. Not exact: Python has to compute.
-  void load(nb::handle positions, nb::handle cash, nb::handle ticks) {
+  // Takes positions, cash and last prices: `last` has that of a numbered symbol, or none where it is in `ticks`. Not exact:
+  // Python has to compute.
+  template <class Last>
+  void load(nb::handle positions, nb::handle cash, nb::handle ticks, Last last) {
     sum_.clear();
     for (const std::size_t each : loaded_) held_[each].is_held = false;
     loaded_.clear();
@@ -37,8 +39,12 @@ class PositionWorth {
     take_cash(cash);
     for (auto [symbol, position] : nb::borrow<nb::dict>(positions)) {
       if (!is_exact_) return;
-      is_exact_ = take(symbol, position, ticks);
+      is_exact_ = take(symbol, position, ticks, last);
     }
+  }
+
+  void load(nb::handle positions, nb::handle cash, nb::handle ticks) {
+    load(positions, cash, ticks, [](std::size_t) { return std::optional<double>(); });
   }
 
   void set_price(std::size_t number, double price) {
@@ -85,22 +91,20 @@ class PositionWorth {
     is_exact_ = cash_is_exact_;
   }
 
-  bool take(nb::handle symbol, nb::handle position, nb::handle ticks) {
-    PyObject* const tick = PyDict_GetItemWithError(ticks.ptr(), symbol.ptr());
-    if (tick == nullptr) {
-      if (PyErr_Occurred() != nullptr) throw nb::python_error();
-      return false;
-    }
-    const nb::object price = get(tick, price_name_);
-    if (!PyFloat_CheckExact(price.ptr())) return false;
+  template <class Last>
+  bool take(nb::handle symbol, nb::handle position, nb::handle ticks, Last known) {
     PyObject* const number = PyDict_GetItemWithError(numbers_.ptr(), symbol.ptr());
     if (number == nullptr) {
       if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      const auto price = price_in(ticks, symbol);
       Held other;
       other.quantity = read_decimal(get(position, quantity_name_));
-      return put(other, PyFloat_AsDouble(price.ptr()));
+      return price && put(other, *price);
     }
     const auto index = nb::cast<std::size_t>(nb::handle(number));
+    auto last = known(index);
+    if (!last) last = price_in(ticks, symbol);
+    if (!last) return false;
     Held& held = held_[index];
     if (!held.position.is(position)) {
       held.quantity = read_decimal(get(position, quantity_name_));
@@ -108,15 +112,26 @@ class PositionWorth {
     }
     held.is_held = true;
     loaded_.push_back(index);
-    const double last = PyFloat_AsDouble(price.ptr());
-    if (held.priced.is(position) && held.price == last && last > 0) {
+    if (held.priced.is(position) && held.price == *last && *last > 0) {
       sum_.add(held.part);
       return true;
     }
     held.priced.reset();
-    if (!put(held, last)) return false;
+    if (!put(held, *last)) return false;
     held.priced = held.position;
     return true;
+  }
+
+  // The price of the last tick of a symbol; none: it has no tick, or a price of another type.
+  std::optional<double> price_in(nb::handle ticks, nb::handle symbol) const {
+    PyObject* const tick = PyDict_GetItemWithError(ticks.ptr(), symbol.ptr());
+    if (tick == nullptr) {
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
+      return std::nullopt;
+    }
+    const nb::object price = get(tick, price_name_);
+    if (!PyFloat_CheckExact(price.ptr())) return std::nullopt;
+    return PyFloat_AsDouble(price.ptr());
   }
 
   bool put(Held& held, double price) {

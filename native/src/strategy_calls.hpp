@@ -32,6 +32,12 @@ class Times {
     return now_;
   }
 
+  // Lets a clock know the last time.
+  void write(nb::handle clock) const {
+    set(clock, known_at_name_, number(at_));
+    set(clock, known_name_, now_);
+  }
+
  private:
   double at_ = 0, step_s_ = 0;
   nb::object now_;
@@ -39,6 +45,7 @@ class Times {
   const nb::object make_ = module_.attr("datetime").attr("fromtimestamp"), delta_ = module_.attr("timedelta");
   const nb::object utc_ = module_.attr("timezone").attr("utc");
   nb::object step_ = delta_();
+  const nb::object known_at_name_ = name("known_at"), known_name_ = name("known");
 };
 
 // The type of views and its fields that change in a play.

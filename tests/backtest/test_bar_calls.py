@@ -158,6 +158,72 @@ def test_bars_and_views_that_are_kept_do_not_change() -> None:
     assert all(type(bar) is Bar and type(view) is View for bar, view in kept)
 
 
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.sampled_from((1.0, 2.0, 3.0)), st.sampled_from((1.0, 5.0))), max_size=8),
+    st.lists(st.integers(0, len(Bar._fields)), min_size=16, max_size=16),
+)
+def test_a_bar_and_a_number_that_is_kept_does_not_change(
+    closes: list[tuple[float, float]], kept: list[int]
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    held: list[Any] = []
+
+    def on_bar(bar: Bar, _view: View) -> None:
+        which = kept[len(seen)]
+        held.append(bar if which == len(bar) else bar[which])
+        seen.append(tuple(float(str(each)) if type(each) is float else each for each in bar))
+
+    Played([*closes], PortfolioState(Decimal(5)), on_bar)
+    assert [row[6] for row in seen] == [price for row in closes for price in row]
+    for row, which, each in zip(seen, kept, held, strict=False):
+        assert each == (row if which == len(row) else row[which])
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 99)), max_size=4), min_size=1),
+    st.lists(st.sets(st.sampled_from(NAMES)), min_size=1),
+)
+def test_the_core_finds_the_opens_of_a_moment_that_are_watched(
+    opens: list[list[tuple[int, int]]], watches: list[set[str]]
+) -> None:
+    calls = core_of([(1.0, 2.0)] * len(opens), {})
+    flat = [each for moment in opens for each in moment]
+    ends = np.cumsum([len(each) for each in opens])
+    numbers, rows = (np.array([each[part] for each in flat], np.int64) for part in (0, 1))
+    calls.set_opens(ends, rows, numbers)
+    turn = 0
+    for moment in opens:
+        left = list(moment)
+        calls.enter()
+        for _ in range(3):  # what is watched changes between two of them
+            watched, turn = watches[turn % len(watches)], turn + 1
+            while left and NAMES[left[0][0]] not in watched:
+                left.pop(0)
+            assert calls.next_open(watched) == (left.pop(0)[1] if left else None)
+        calls.leave()
+    with pytest.raises(IndexError, match="no moment"):
+        calls.next_open(set(NAMES))
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows", "numbers", "message"),
+    [
+        ([1], [5], [0], "different lengths"),
+        ([0, 1], [5], [0, 0], "different lengths"),
+        ([0, 2], [5], [0], "other bars than open"),
+        ([2, 1], [5], [0], "before they begin"),
+        ([0, 1], [5], [2], "no such symbol"),
+    ],
+)
+def test_the_core_refuses_opens_that_do_not_fit(
+    ends: list[int], rows: list[int], numbers: list[int], message: str
+) -> None:
+    calls = core_of([(1.0, 2.0)] * 2, {})
+    with pytest.raises((ValueError, IndexError), match=message):
+        calls.set_opens(*(np.array(each, np.int64) for each in (ends, rows, numbers)))
+
+
 @pytest.mark.parametrize("bad_call", [1, 2, 3, 4])
 def test_counts_clock_and_points_are_written_when_a_call_raises(bad_call: int) -> None:
     calls = []

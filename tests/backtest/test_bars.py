@@ -58,6 +58,16 @@ def test_34_signals_on_daily_closes_are_34_fills_at_the_next_open() -> None:
     assert not result.warnings
 
 
+def test_the_orders_of_one_close_all_fill_at_the_next_opens() -> None:
+    names = (SYMBOL, "000660", "035720", "051910")
+    prices = rising(6)
+    tape = bar_tape({name: list(zip(day_closes(6), prices, strict=True)) for name in names})
+    result = run(on_bars((0, 2), (1, 3)), tape, use_stops=False)
+    opens = [close - CLOSE_S for close in day_closes(6)[1:5] for _ in names]
+    assert [fill.at.timestamp() for fill in result.fills] == opens
+    assert {fill.symbol for fill in result.fills[:4]} == set(names)
+
+
 def test_an_exit_decided_on_the_last_bar_of_a_day_fills_at_the_next_open() -> None:
     today = minute_closes(2, MONDAY + CLOSE_S - 120)  # the last one closes at 15:30
     tomorrow = minute_closes(2, MONDAY + DAY_S)

@@ -15,7 +15,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from itertools import compress, count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -36,16 +35,16 @@ _QUARTERS = 4  # of its volume: open, worse, better, close
 _PRICES = ("open", "high", "low", "close")
 _COLUMNS = np.dtype([(name, np.float64) for name in FIELDS])  # as in View.bars
 _ROW = np.dtype([("symbol", np.int32), ("fields", np.float64, len(FIELDS))])  # of the tape
+_INSIDE, _AT_CLOSE = Place.INSIDE_BAR, Place.BAR_CLOSE
 
 _DueBar = tuple[float, StrategyRun, Bar, tuple[float, ...]]  # time, strategy, bar and indicators
 
 
 class _Moments(NamedTuple):
-    """Times of a part of the tape, and how many bars close and then open at each."""
+    """Times of a part of the tape, how many bars close at each, and what opens then."""
 
     at: npt.NDArray[np.float64]
     closing: npt.NDArray[np.int64]
-    opening: npt.NDArray[np.int64]
     closed: npt.NDArray[np.int64]  # rows that close, of all moments
     opened: npt.NDArray[np.int64]
     closed_to: npt.NDArray[np.int64]  # where in `closed` those of a moment end
@@ -58,7 +57,7 @@ class _Moments(NamedTuple):
         opening = np.add.reduceat(is_open, first, dtype=np.int64)
         closing = np.diff(first, append=len(at)) - opening
         rows = events.row[~is_open], events.row[is_open]
-        return cls(at[first], closing, opening, *rows, np.cumsum(closing), np.cumsum(opening))
+        return cls(at[first], closing, *rows, np.cumsum(closing), np.cumsum(opening))
 
 
 class BarTapePlayer:
@@ -118,7 +117,7 @@ class BarTapePlayer:
                 engine.portfolio.keep_ticks(closes)
             self._call_on_bars(at)
             self._end_moment(at)
-        self._open_each(moments, index)
+        self._open_each(at)
         calls.leave()
 
     def _play_quiet(self, moments: _Moments) -> int:
@@ -138,7 +137,7 @@ class BarTapePlayer:
             if calls.left:
                 self._play_rest(run, at)
             self._end_moment(at)
-            self._open_each(moments, index)
+            self._open_each(at)
             calls.leave()
         calls.write_ticks()
         return calls.moment
@@ -150,7 +149,6 @@ class BarTapePlayer:
         rows = self._tape.rows[closed[0] : closed[-1] + 1] if is_range else self._tape.rows[closed]
         numbers = rows["symbol"].astype(np.int64)
         table = np.ascontiguousarray(rows.view(_ROW)["fields"])
-        self._opening: npt.NDArray[np.int32] = self._tape.rows["symbol"][moments.opened]
         self._expect(numbers, table)
         if computed := self._computed(rows, until):
             due = sorted([*self._due, *computed], key=itemgetter(0))
@@ -158,6 +156,8 @@ class BarTapePlayer:
             self._due.extend(due)
         series = self._only.expected_series(self._tape.symbols) if self._only is not None else []
         self._calls.begin(moments.at, moments.closing, numbers, table, series)
+        opening = self._tape.rows["symbol"][moments.opened].astype(np.int64)
+        self._calls.set_opens(moments.opened_to, moments.opened, opening)
 
     def _expect(self, symbols: npt.NDArray[np.int64], table: npt.NDArray[np.float64]) -> None:
         """Let strategies have the rows of the bars that they are called with."""
@@ -187,35 +187,31 @@ class BarTapePlayer:
             else:
                 engine.apply_tick(close)
 
-    def _open_each(self, moments: _Moments, index: int) -> None:
+    def _open_each(self, at: float) -> None:
         """Open those bars of one time that an order or a stop waits for."""
         watched = self._engine.watched
-        if not watched or not (opening := moments.opening[index]):
-            return
-        last, at = moments.opened_to[index], moments.at[index].item()
-        opened = slice(last - opening, last)
-        names = map(self._tape.symbols.__getitem__, self._opening[opened].tolist())
-        for place in compress(count(last - opening), map(watched.__contains__, names)):
-            self._open(moments.opened[place], at)
+        while watched and (row := self._calls.next_open(watched)) is not None:
+            self._open(row, at)
 
     def _open(self, row: int, at: float) -> None:
         """Match the open of a bar, and let the stops see it."""
-        number, closes_at, first, high, low, _, volume, _ = self._tape.rows.item(row)
-        symbol, engine = self._tape.symbols[number], self._engine
-        if not self._tape.is_traded[row]:
+        tape, engine = self._tape, self._engine
+        if not tape.is_traded[row]:
             return
+        number, closes_at, first, high, low, _, volume, _ = tape.rows.item(row)
+        symbol, clock, stop_orders = tape.symbols[number], engine.clock, engine.stop_orders
         tick = Tick(symbol, first, volume / _QUARTERS, first, first, at)
-        engine.clock.at, engine.clock.place = at, Place.INSIDE_BAR
+        clock.at, clock.place = at, _INSIDE
         engine.portfolio.apply_tick(tick)
         engine.manager.on_open(tick, low, high, closes_at)
-        stop_orders = engine.stop_orders
         if symbol in stop_orders or stop_orders.due <= at:
             stop_orders.on_open(symbol, closes_at)
             engine.trigger_stop_orders(tick)
-        if symbol in engine.portfolio.positions:
-            engine.check_stops(tick, engine.clock.monotonic_ns())
-        engine.updates.handle()
-        engine.clock.place = Place.BAR_CLOSE
+        if engine.has_stops and symbol in engine.portfolio.positions:
+            engine.check_stops(tick, clock.monotonic_ns())
+        if engine.updates.has_any:
+            engine.updates.handle()
+        clock.place = _AT_CLOSE
 
     def _close(self, row: int, close: Tick) -> None:
         """Follow the prices inside a bar to its close."""

@@ -53,19 +53,19 @@ class BacktestClock:
     def __init__(self) -> None:
         self.at = 0.0
         self.place = Place.TICK
-        self._now_at, self._now = 0.0, _EPOCH
+        self.known_at, self.known = 0.0, _EPOCH  # the last time as a datetime, also of a core
         self._step_s, self._step = 0.0, timedelta()  # whole seconds, of the last change
 
     def now(self) -> datetime:
-        if (at := self.at) != self._now_at:
-            step_s, self._now_at = at - self._now_at, at
+        if (at := self.at) != self.known_at:
+            step_s, self.known_at = at - self.known_at, at
             if step_s == self._step_s:
-                self._now += self._step
+                self.known += self._step
             else:
-                self._now = datetime.fromtimestamp(at, UTC)
+                self.known = datetime.fromtimestamp(at, UTC)
                 if step_s.is_integer():
                     self._step_s, self._step = step_s, timedelta(seconds=step_s)
-        return self._now
+        return self.known
 
     def monotonic_ns(self) -> int:
         return round(self.at * 1e9)
