@@ -100,18 +100,20 @@ class PlainOrderManager(LoggingOrderManager):
         else:
             batch.held[symbol] = quantity
         if clock.place is _IN_TICK:
-            self._end_with_day(symbol, -math.inf)
+            self._end_with_day(symbol)
         self._on_change(symbol)
 
-    def _end_with_day(self, symbol: str, earliest: float) -> None:
-        """Set the deadline of an order of today, if no other has it."""
+    def _end_with_day(self, symbol: str) -> None:
+        """Set the deadline of an order of today, if no other has it.
+
+        Over bars it has none: it is filled at the open at which its time in force begins.
+        """
         at, (begin, end) = self._clock.at, self._day
         if not begin <= at < end:
             begin, end = self._day = at, day_end(at)
-        deadline = max(end, earliest)
-        if deadline != self._deadline:
-            self._deadline = deadline
-            heappush(self._deadlines, (deadline, f"B{self.sent[symbol][0]}", symbol))
+        if end != self._deadline:
+            self._deadline = end
+            heappush(self._deadlines, (end, f"B{self.sent[symbol][0]}", symbol))
             self.next_deadline = self._deadlines[0][0]
 
     def _fill_plain(self, symbol: str, quote: float) -> None:
@@ -179,7 +181,6 @@ class PlainOrderManager(LoggingOrderManager):
             self._expire()
         if tick.symbol in self.sent:
             if 0 < tick.price < _INFINITE:  # the quotes of an open are its price
-                self._end_with_day(tick.symbol, math.nextafter(closes_at, math.inf))
                 self._fill_plain(tick.symbol, tick.price)
                 return
             self.write()

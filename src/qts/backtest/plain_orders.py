@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from qts.backtest.compiled_orders import LATEST_S, MIN_LATENCY_MS, has_plain_fills
@@ -43,6 +44,12 @@ _BUY, _SELL = Side.BUY, Side.SELL
 _MARKET, _DAY = OrderType.MARKET, TimeInForce.DAY
 _ENTRY, _EXIT = IntentType.ENTRY, IntentType.EXIT_SIGNAL
 _IN_TICK, _AT_CLOSE = Place.TICK, Place.BAR_CLOSE
+# A market order without a size, for the day.
+_FORM = attrgetter(
+    *("type", "time_in_force", "quantity", "value", "share", "risk"),
+    *("stop", "target", "trail", "price", "trigger"),
+)
+_PLAIN = (_MARKET, _DAY, *[None] * 9)
 _MOST_LOTS = 10**15
 _MINUTE_S = 60.0
 _CUT = "risk.limits.max_quantity"
@@ -90,9 +97,12 @@ class PlainOrders:
     def take(self, run: StrategyRun, returned: Sequence[Instruction]) -> bool:
         """Send the order of a single signal, if it is certain; return whether it is."""
         signal = returned[0]
-        if not self.is_on or len(returned) > 1 or type(signal) is not Signal:
-            return False
-        if not self._try_send(run, signal):
+        if (
+            not self.is_on
+            or len(returned) > 1
+            or type(signal) is not Signal
+            or not self._try_send(run, signal)
+        ):
             return False
         run.signals += 1
         if self._signals.is_read:
@@ -109,7 +119,7 @@ class PlainOrders:
             or symbol in manager.open
             or at - manager.signalled.get(symbol, -1.0) <= SAME_TIME_S
             or run.key in self._takers
-            or not _is_plain(signal)
+            or _FORM(signal) != _PLAIN
         ):
             return False
         place = clock.place
@@ -247,20 +257,3 @@ class PlainOrders:
                 run.key, self._terms, engine.curve, engine.proposals, engine.config.signal_ttl_s
             )
         return found
-
-
-def _is_plain(signal: Signal) -> bool:
-    """Return whether it is a market order without a size, for the day."""
-    return (
-        signal.type is _MARKET
-        and signal.time_in_force is _DAY
-        and signal.quantity is None
-        and signal.value is None
-        and signal.share is None
-        and signal.risk is None
-        and signal.stop is None
-        and signal.target is None
-        and signal.trail is None
-        and signal.price is None
-        and signal.trigger is None
-    )
