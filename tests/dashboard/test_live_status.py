@@ -164,6 +164,19 @@ async def test_the_hub_stops_while_an_update_arrives(site: Site) -> None:
         assert done
 
 
+async def test_nothing_waits_for_a_hub_that_has_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qts.dashboard.hub.KEEPALIVE_S", 1000.0)
+    hub = Hub(site.store, site.prefix, site.database, [PAPER], SystemClock())
+    hub_task = asyncio.create_task(hub.run())
+    await hub.wait_read()
+    waiting = asyncio.create_task(hub.wait_newer(hub.version))
+    await asyncio.sleep(0)
+    hub_task.cancel()
+    await asyncio.wait_for(waiting, TIMEOUT_S)
+
+
 # --- pages that do not read ---------------------------------------------------------------------
 
 

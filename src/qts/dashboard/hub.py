@@ -84,13 +84,16 @@ class Hub:
         self._compose()
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_live())
-            tasks.create_task(self._follow_safety())
-            tasks.create_task(self._listen())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_live())
+                tasks.create_task(self._follow_safety())
+                tasks.create_task(self._listen())
+        finally:
+            self._notify()  # nothing newer comes
 
     async def wait_newer(self, version: int) -> None:
-        """Wait for a newer version, at most a second."""
+        """Wait for a newer version or the end of `run`, at most a second."""
         if self.version == version:
             with suppress(TimeoutError):
                 # Not wait_for: before 3.12 it loses a cancellation that comes with an update.
@@ -217,6 +220,10 @@ class Hub:
         )
         self._composed_ns = self._clock.monotonic_ns()
         self.version += 1
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake whatever waits for a newer version."""
         self._updated.set()
         self._updated = asyncio.Event()
 
