@@ -31,7 +31,7 @@ from qts.dashboard import (
 )
 from qts.dashboard.session import COOKIE
 from qts.database import Database
-from qts.domain import Secret
+from qts.domain import Secret, UnreachableError
 from qts.outbox import OutboxConfig
 from tests.accounts import PAPER
 from tests.dashboard import statuses
@@ -69,11 +69,12 @@ class Site:
             yield client
 
     def run(self, **more: Any) -> None:
-        """Publish the status of a run until `stop`."""
+        """Publish the status of a run until `stop`, as a run does: a failed write is no end."""
 
         async def publish_forever() -> None:
             while True:
-                await statuses.publish(self.store, self.prefix, **more)
+                with suppress(UnreachableError):
+                    await statuses.publish(self.store, self.prefix, **more)
                 await asyncio.sleep(0.25)
 
         self._publishing = asyncio.create_task(publish_forever())
@@ -137,7 +138,7 @@ async def opened(
     prefix: str,
     push_key: str = "",
 ) -> AsyncIterator[Site]:
-    cache = CacheConfig(prefix=prefix, socket_timeout_ms=2000)
+    cache = CacheConfig(prefix=prefix, socket_timeout_ms=2000, connect_timeout_ms=2000)
     tokens = Tokens.of(home)
     (home / "record").mkdir(exist_ok=True)
     await open_account(database, PAPER, is_live=False)
