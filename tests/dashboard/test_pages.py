@@ -308,6 +308,7 @@ async def test_trading_is_stopped_and_allowed_on_the_page(site: Site, browser: A
     await KillSwitch(site.database, PAPER).enable_unset((), "test")
     site.run()
     async with visit(browser, site.tokens.link(site.address)) as tab:
+        await tab.wait_text("#top", "PAPER")  # the status is there, and its positions
         await tab.page.click("#kill")
         text = await tab.page.inner_text("#confirm")
         assert "Stops do not sell either" in text
