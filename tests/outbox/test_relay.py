@@ -34,7 +34,7 @@ from tests.outbox.worker_group import seed
 __all__ = ["kafka", "nats", "nats_server"]
 
 STREAMS = relay_configs({TRADE_COMMAND: StreamConfig(ordered=True, **QUICK)})
-EVENTS, AGGREGATES, KILLS = 1200, 20, 5
+EVENTS, AGGREGATES, KILLS = 600, 20, 5
 
 Seen = list[tuple[str, int]]
 
@@ -59,7 +59,7 @@ async def _kill_and_check(
                     bus,
                     *(accepted(str(n % AGGREGATES), n, stream=TRADE_COMMAND) for n in numbers),
                 )
-                await asyncio.sleep(0.03)  # so that there is something to move at each death
+                await asyncio.sleep(0.06)  # so that there is something to move at each death
 
         feeding = asyncio.create_task(feed())
         for _ in range(KILLS):
