@@ -183,9 +183,9 @@ def test_what_was_not_carried_out_is_shown_with_its_reason(
 def test_a_strategy_that_never_returns_ends_with_an_error(
     name: str, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command(["backtest", f"mine.py:{name}", "--bars", "1d", "--call-limit", "1"]) == 1
+    assert run_command(["backtest", f"mine.py:{name}", "--bars", "1d", "--call-limit", "0.4"]) == 1
     error = capsys.readouterr().err.strip()
-    assert error.startswith(f"qts: strategy {name.lower()} did not return within 1 s at mine.py:")
+    assert error.startswith(f"qts: strategy {name.lower()} did not return within 0.4 s at mine.py:")
     assert f" in {method}; ended." in error
     assert len(error.splitlines()) == 1
 
@@ -200,7 +200,7 @@ def test_code_that_cannot_be_interrupted_ends_the_process(workdir: Path) -> None
     )
     done = subprocess.run(
         [sys.executable, "-m", "qts", "backtest", "stuck.py:Stuck", "--bars", "1d",
-         "--call-limit", "0.5"],
+         "--call-limit", "0.4"],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 1
