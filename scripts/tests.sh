@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run every Python test in four processes: half of the time, a test waits for what it has started. On a slow machine two
-# processes do: with four whole runs at a time, orders there do not leave within their time.
+# Run every Python test in five processes: half of the time, a test waits for what it has started. On a slow machine two
+# processes do: with more tests at a time, orders there do not leave within their time.
 # Each process has separate servers and homes, in /dev/shm if it has 4 GB free: tests kill processes,
 # never the machine, so they do not need a disk.
 set -euo pipefail
@@ -27,10 +27,10 @@ def additions() -> float:
     return process_time() - began
 
 
-print(4 if min(additions() for _ in range(10)) < 0.06 else 2)
+print(5 if min(additions() for _ in range(10)) < 0.06 else 2)
 END
 }
-# Let one process prepare the test modules: on a new clone each of the four would spend 12 s on it.
+# Let one process prepare the test modules: on a new clone each of the five would spend 12 s on it.
 [ -n "$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || "${VENV:-.venv}/bin/pytest" --collect-only -qq >/dev/null || true
 "${VENV:-.venv}/bin/pytest" --no-skips --numprocesses "$(processes)" --dist loadfile --no-loadscope-reorder \
   --override-ini tmp_path_retention_policy=failed "$@"
