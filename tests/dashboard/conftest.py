@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
@@ -165,10 +166,24 @@ async def opened(
             await store.delete([prefix + "live"])
 
 
+@pytest.fixture(scope="session")
+def port() -> int:
+    """One port for the dashboards of a process: a browser keeps the files of an address.
+
+    Below those that the system gives to connections.
+    """
+    for each in range(20_000 + os.getpid() % 10_000, 32_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", each)):
+            return each
+    raise AssertionError("no port is free")
+
+
 @pytest.fixture
-async def site(database: Database, valkey_url: Secret, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(
+    database: Database, valkey_url: Secret, tmp_path: Path, port: int
+) -> AsyncIterator[Site]:
     prefix = f"qts-{os.getpid()}-{next(_numbers)}:"
-    async with opened(database, valkey_url, tmp_path, DashboardConfig(port=0), prefix) as found:
+    async with opened(database, valkey_url, tmp_path, DashboardConfig(port=port), prefix) as found:
         yield found
 
 
