@@ -81,14 +81,14 @@ async def database_url(
     postgres_url: Secret, postgres_admin: Any, migrated_template: str
 ) -> AsyncIterator[Secret]:
     """A migrated database for one test."""
-    async with _new_database(postgres_url, postgres_admin, migrated_template) as url:
+    async with new_database(postgres_url, postgres_admin, migrated_template) as url:
         yield url
 
 
 @pytest.fixture
 async def empty_database_url(postgres_url: Secret, postgres_admin: Any) -> AsyncIterator[Secret]:
     """A database without our schema."""
-    async with _new_database(postgres_url, postgres_admin, "template0") as url:
+    async with new_database(postgres_url, postgres_admin, "template0") as url:
         yield url
 
 
@@ -99,7 +99,8 @@ async def database(database_url: Secret) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def _new_database(url: Secret, admin: Any, template: str) -> AsyncIterator[Secret]:
+async def new_database(url: Secret, admin: Any, template: str) -> AsyncIterator[Secret]:
+    """Clone a database for one test, or for several that leave it as it is."""
     name = f"qts_test_{os.getpid()}_{next(_numbers)}"
     # file_copy takes half the CPU and writes of wal_log; in memory its checkpoints cost nothing.
     await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')

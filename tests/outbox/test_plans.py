@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.outbox.kit import (
     until,
     until_statuses,
 )
+from tests.services import new_database
 
 TTL = timedelta(seconds=30)
 FILL_HOT = """
@@ -67,16 +69,29 @@ async def plan(database: Database, query: str, *arguments: Any) -> str:
     return "\n".join(row[0] for row in rows)
 
 
-@pytest.fixture(params=["known", "unknown"])
-async def filled(request: pytest.FixtureRequest, database: Database) -> Database:
-    """Insert 20,000 events; without statistics the planner assumes that there are none."""
-    if request.param == "unknown":
-        await database.execute("VACUUM ANALYZE outbox_event")
-    await database.execute(FILL_HOT, TRADE_EVENT, 20_000)
-    await database.execute(FILL_ARCHIVE, TRADE_EVENT, 1, 5000)
-    if request.param == "known":
-        await database.execute("ANALYZE outbox_event, outbox_archive")
-    return database
+@pytest.fixture(scope="module", params=["known", "unknown"])
+async def filled(
+    request: pytest.FixtureRequest,
+    postgres_url: Secret,
+    postgres_admin: Any,
+    migrated_template: str,
+) -> AsyncIterator[Database]:
+    """Insert 20,000 events; without statistics the planner assumes that there are none.
+
+    A test claims a hundred of them; what it explains is rolled back.
+    """
+    async with (
+        new_database(postgres_url, postgres_admin, migrated_template) as url,
+        Database.open(url, DatabaseConfig(pool_min=1, pool_max=5)) as database,
+    ):
+        if request.param == "unknown":
+            await database.execute("VACUUM ANALYZE outbox_event")
+            await database.execute("ALTER TABLE outbox_event SET (autovacuum_enabled = false)")
+        await database.execute(FILL_HOT, TRADE_EVENT, 20_000)
+        await database.execute(FILL_ARCHIVE, TRADE_EVENT, 1, 5000)
+        if request.param == "known":
+            await database.execute("ANALYZE outbox_event, outbox_archive")
+        yield database
 
 
 async def test_the_claim_reads_the_due_index_and_no_more_than_it_takes(filled: Database) -> None:
