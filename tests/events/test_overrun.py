@@ -84,7 +84,7 @@ def test_fifty_other_events_do_not_wait_for_a_handler_that_overruns(
         assert not handler.wake.is_set()
         handler.wake.set()
         assert engine.wait_drained(TIMEOUT_S)
-    assert took_s < 1, "they waited for it"
+    assert took_s < TIMEOUT_S / 2, "they waited for it"
     assert engine.status().lanes[lane].handled == 51
 
 

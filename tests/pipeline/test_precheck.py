@@ -439,5 +439,5 @@ async def test_without_redis_the_gate_decides_at_once() -> None:
         for _ in range(10):  # the circuit opens: then Redis is not called
             began = clock.monotonic_ns()
             assert await desk.step.check(proposal(clock)) == ()
-            assert clock.monotonic_ns() - began < 1e9
+            assert clock.monotonic_ns() - began < 10e9  # not the hour of a read
         assert cache.status().breaker == "open"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 
 import msgspec
@@ -54,8 +55,9 @@ def test_the_same_seed_delivers_the_same_and_another_does_not() -> None:
 
 
 def test_seconds_are_those_of_the_run() -> None:
+    began = time.monotonic()
     report = Router(scenario(seconds=0.2)).run()
-    assert 0.19 < report.seconds < 1.0
+    assert 0.19 < report.seconds <= time.monotonic() - began
     assert report.rate_per_s == pytest.approx(report.delivered / report.seconds, rel=1e-3)
 
 
