@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -31,6 +31,8 @@ from qts.events import (
     rows,
 )
 from qts.events import payloads as p
+from qts.events.in_flight import InFlightFrame, InFlightWindow
+from qts.events.lane_process import LaneFeeder
 from tests.events import isolated
 from tests.events.conftest import MakeEngine, check_conservation, codes_into
 from tests.events.samples import TIMEOUT_S, evaluate, fill, log_line, tick
@@ -233,6 +235,27 @@ def test_a_paused_lane_waits_here_and_there(make_engine: MakeEngine, trace: Path
         engine.resume(Priority.P2)
         assert engine.wait_drained(TIMEOUT_S)
     assert isolated.lines(trace) == [["a", "0"]]
+
+
+class SlowerSinceTheWait(InFlightWindow):
+    """Window in which a slow frame ends between the wait for capacity and the look at it."""
+
+    def wait(self, seconds: float) -> bool:
+        may_feed = super().wait(seconds)
+        self.finish(2, 10**9)
+        return may_feed
+
+
+def test_a_lane_whose_handlers_have_become_slow_is_not_fed() -> None:
+    window = SlowerSinceTheWait(batch=256, threads=1)
+    window.child = child = cast("Any", object())
+    for number in (1, 2):
+        assert window.register(number, InFlightFrame([(cast("Any", None), number)])) is child
+    window.add_taken(100)
+    window.finish(1, 1000)
+    lanes: Any = None  # nothing is taken
+    assert LaneFeeder(2, lanes, cast("Any", {}), False, window, cast("Any", None))._next() == []
+    assert window.capacity < 0
 
 
 def test_in_flight_events_are_limited_so_that_the_overflow_policy_applies(

@@ -326,6 +326,8 @@ class LaneFeeder:
         limit = self._window.batch
         if not self._batches:
             limit = min(self._window.capacity, limit)
+        if limit < 1:  # a frame that was slower than those before has ended since the wait
+            return []
         taken = self._lanes.take(self._lane, limit, _POLL_S)
         self._window.add_taken(len(taken))
         return self._form_frames(taken)
