@@ -124,7 +124,7 @@ async def test_a_page_shows_the_run_and_its_end(site: Site) -> None:
     async with site.connect() as operator, operator.socket() as socket:
         assert (await state(socket))["live"] is None
         site.run()
-        while (message := await state(socket))["live"] is None:
+        while None in ((message := await state(socket))["live"], message["safety"]):
             pass
         assert message["live"]["ticks"] == 123_456
         assert message["safety"]["state"] == "NORMAL"
