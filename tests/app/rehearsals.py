@@ -27,7 +27,7 @@ def config_of(account: SimulatedAccount, folder: Path, database: Secret, **more:
         **account.settings(folder),
         "QTS_HOME": str(folder / "home"),
         "QTS_DATABASE__URL": database.reveal(),
-        f"QTS_VENUES__{account.name.upper()}__TIMEOUT_S": "1.5",
+        f"QTS_VENUES__{account.name.upper()}__TIMEOUT_S": "3.0",
         **more,
     }
     return load(None, environ)

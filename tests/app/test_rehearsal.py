@@ -53,7 +53,7 @@ def open_orders(account: SimulatedAccount) -> int:
 
 
 def plant(account: SimulatedAccount, **fault: object) -> Fault:
-    planted = Fault(**{"count": 1, "seconds": 2.5, **fault})  # type: ignore[arg-type]
+    planted = Fault(**{"count": 1, "seconds": 4.5, **fault})  # type: ignore[arg-type]
     account.simulator.faults.add(planted)
     return planted
 
