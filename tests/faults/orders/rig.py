@@ -226,7 +226,8 @@ class Rig:
         assert set(by_identifier) <= known, "the simulator has unknown orders"
         dead = await self._dead_letters()
         # A worker that is killed ten times over the same command is the test's doing.
-        assert [each for each in dead if each.error_code != "WORKER_LOST"] == []
+        others = [each for each in dead if each.error_code != "WORKER_LOST"]
+        assert not others, "\n".join(map(str, others))
 
     async def _in_flight(self) -> list[str]:
         rows = await self.database.fetch(
