@@ -61,7 +61,7 @@ clean: ## Remove what the targets above created; QTS_HOME is kept
 	rm -rf $(VENV) $(VENV)-bench $(VENV)-clients $(VENV)-peers $(VENV)-wheel build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 %/.packages: | check-python
-	@scripts/install.sh $(PYTHON) $* $(filter requirements/%,$^)
+	@scripts/install.sh $(or $(VENV_PYTHON),$(PYTHON)) $* $(filter requirements/%,$^)
 	@touch $@
 
 %/.installed: %/.packages pyproject.toml $(NATIVE)
@@ -75,7 +75,8 @@ $(VENV)-bench/.packages: requirements/bench.txt
 $(VENV)-clients/.packages: requirements/clients.txt
 $(VENV)-wheel/.packages: requirements/wheel.txt
 $(VENV)-peers/.packages: requirements/peers.txt
-$(VENV)-peers/.packages: PYTHON = $(PEERS_PYTHON)
+# Not PYTHON: one that is given on the command line would win.
+$(VENV)-peers/.packages: VENV_PYTHON = $(PEERS_PYTHON)
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
